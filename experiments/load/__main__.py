@@ -14,7 +14,6 @@ from typing import Any
 from exactspec.ending import as_program
 from exactspec.parser import number_in, positive, refusing
 from experiments.harness.arguments import add_strategies, add_switch, common_parser
-from experiments.harness.arms import PLAIN
 from experiments.harness.models import needing_a_model
 from experiments.harness.rule_choice import add_sampling
 from experiments.harness.study import Plan, Study
@@ -72,7 +71,7 @@ def report(loads: Sequence[Load], arguments: Mapping[str, Any], capacity: Mappin
     curves = tuple(
         WidthCurve.of_seconds(capacity["widths"], seconds, int(rows)) for rows, seconds in capacity["passes"].items()
     )
-    foretold = predictions(runs, PLAIN, curves, arguments["batch_size"])
+    foretold = predictions(runs, curves, arguments["batch_size"])
     told = "\n".join(f"- {text}" for text in conclusions(loads, limits, foretold))
     head = (
         f"{describe_outputs(loads, repeats_plain(arguments))} Limit of a good request: {limit_text(limits)}. With all "

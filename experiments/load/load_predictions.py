@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import brentq
 
+from experiments.harness.arms import PLAIN
 from experiments.load.serving import LoadRun, ServedStep
 from specdec.theory import WidthCurve
 
@@ -142,20 +143,19 @@ def tokens_of(runs: Sequence[LoadRun]) -> float:
 
 
 def predictions(
-    runs: Mapping[str, Sequence[LoadRun]], plain: str, curves: tuple[WidthCurve, ...], batch_size: int
+    runs: Mapping[str, Sequence[LoadRun]], curves: tuple[WidthCurve, ...], batch_size: int
 ) -> dict[str, LoadPrediction]:
     """Return arm -> prediction; arms are left out whose steps are too few, and all are if plain decoding's are.
 
     Args:
         runs: arm -> its loads.
-        plain: the arm of plain decoding.
         curves: the cost of width for each number of rows, ascending.
         batch_size: rows at most.
     """
     costs = {arm: own for arm, found in runs.items() if (own := StepCosts.of(found)) is not None}
-    if plain not in costs:
+    if PLAIN not in costs:
         return {}
     return {
-        arm: LoadPrediction(own, costs[plain], curves, batch_size, prefill_seconds(runs[arm]), tokens_of(runs[arm]))
+        arm: LoadPrediction(own, costs[PLAIN], curves, batch_size, prefill_seconds(runs[arm]), tokens_of(runs[arm]))
         for arm, own in costs.items()
     }

@@ -189,13 +189,13 @@ def draw(path: Path, loads: Sequence[Load], limits: Mapping[str, float]) -> None
                   for up, (one, log) in series.items()])  # fmt: skip
 
 
-def differing(loads: Sequence[Load], only_lengths: bool) -> dict[str, int]:
-    """Return arm -> how many of its outputs are not plain decoding's of the same rate, or not as long."""
+def differing(loads: Sequence[Load], repeats_plain: bool) -> dict[str, int]:
+    """Return arm -> how many outputs are not plain decoding's of that rate; not as long, if they need not repeat it."""
     plain = {load.rate: [request.tokens for request in load.served.requests] for load in loads if load.arm == PLAIN}
     found: dict[str, int] = {}
     for load in loads:
         pairs = zip((request.tokens for request in load.served.requests), plain[load.rate], strict=True)
-        unlike = sum(len(a) != len(b) if only_lengths else a != b for a, b in pairs)
+        unlike = sum(a != b if repeats_plain else len(a) != len(b) for a, b in pairs)
         found[load.arm] = found.get(load.arm, 0) + unlike
     return found
 
@@ -207,7 +207,7 @@ def describe_outputs(loads: Sequence[Load], repeats_plain: bool) -> str:
         loads: of all arms and rates.
         repeats_plain: whether outputs must be plain decoding's, as greedy and coupled ones must.
     """
-    unlike = differing(loads, only_lengths=not repeats_plain)
+    unlike = differing(loads, repeats_plain)
     total = sum(len(load.served.requests) for load in loads if load.arm != PLAIN)
     what = "are plain decoding's, token for token" if repeats_plain else "are as long as plain decoding's"
     said = f"{total - sum(unlike.values()):,} of {total:,} outputs, of {len(unlike) - 1} arms, {what}"
@@ -222,6 +222,6 @@ def problems_of_work(loads: Sequence[Load], repeats_plain: bool) -> list[str]:
     """
     claims = {load.arm: load.served.claim for load in loads}
     what = "plain decoding's" if repeats_plain else "as long as plain decoding's"
-    unlike = differing(loads, only_lengths=not repeats_plain)
+    unlike = differing(loads, repeats_plain)
     counts = {arm: count for arm, count in unlike.items() if count and (claims[arm] == "exact" or not repeats_plain)}
     return [f"{arm}: outputs that are not {what}: {count}" for arm, count in counts.items()]

@@ -182,7 +182,7 @@ CURVES = (WidthCurve((1, 2, 4), (1.0, 1.0, 1.5), 1), WidthCurve((1, 2, 4), (1.0,
 
 def _foretold() -> dict[str, LoadPrediction]:
     runs = {arm: [_runs(arm)] for arm in ("plain", "drafted")}
-    return predictions({**runs, "at once": [_at_once()]}, "plain", CURVES, 4)
+    return predictions({**runs, "at once": [_at_once()]}, CURVES, 4)
 
 
 def foretold() -> Differences:
@@ -190,7 +190,7 @@ def foretold() -> Differences:
     made = _foretold()
     plain, drafted = made["plain"], made["drafted"]
     found: dict[str, Any] = {
-        "arms": [[*made], [*predictions({"plain": [_at_once()], "drafted": [_runs("drafted")]}, "plain", CURVES, 4)]],
+        "arms": [[*made], [*predictions({"plain": [_at_once()], "drafted": [_runs("drafted")]}, CURVES, 4)]],
         "steps": vars(drafted.steps),
         "prefill": plain.prefill,
         "tokens": plain.num_tokens,

@@ -10,8 +10,8 @@ import torch
 
 from experiments.harness.rounds import Spread
 from experiments.studies import trees
+from experiments.studies.inference_stack import stack_study, stack_timing
 from experiments.studies.inference_stack import stack_tables as stack
-from experiments.studies.inference_stack import stack_timing
 from experiments.studies.limits import limit_tables as limits
 from experiments.studies.limits.limit_timing import LimitPasses, Prefill
 from experiments.studies.precision import precision_tables as precision
@@ -328,8 +328,8 @@ def _studied() -> Any:
     first = {"load_seconds": 1.0, "first_seconds": 9.0, "later_seconds": 2.0, "peak_bytes": 3e6}
     found: dict[tuple[str, int, str], dict[str, Any]] = {}
     for name, one in _STUDIED.items():
-        found |= {(stack.TIME, 2, name): one, (stack.FIRST, 2, name): first}
-        found[stack.GATE, 2, name] = {"prompts": 10, "same": 9, "exact": 4}
+        found |= {(stack_study.TIME, 2, name): one, (stack_study.FIRST, 2, name): first}
+        found[stack_study.GATE, 2, name] = {"prompts": 10, "same": 9, "exact": 4}
     return _Results(found)
 
 
@@ -337,15 +337,18 @@ def ideas() -> Differences:
     """The tables of an engine built idea by idea: speeds, what caching saves, when compiling has paid."""
     results, times = _studied(), _STUDIED
     subject: Any = SimpleNamespace(name="arithmetic", num_new=5, prompt_length=3, sources=("compiled step",))
-    arms = {name: SimpleNamespace(weight_bytes=4) for name in times}
+    arms: Any = {name: SimpleNamespace(weight_bytes=4) for name in times}
     with (
         patch.object(stack, "arms_of", lambda subject, kinds: arms),
-        patch.object(stack, "is_passed", lambda gate: True),
+        patch.object(stack_study, "arms_of", lambda subject, kinds: arms),
+        patch.object(stack_study, "is_passed", lambda gate: True),
         patch.object(stack, "least_seconds", lambda subject, results, batch, size: 0.3),
     ):
-        rows = {row["arm"]: row for row in stack.stack_rows(subject, results, 2, [*times])}
-        (ratio,) = stack.ratio_rows(subject, results, [2], [*times])
-        (paid,) = stack.payback_rows(subject, results, [2], [*times])
+        options: Any = SimpleNamespace(batches=[2])
+        study = stack_study.StackStudy(options, results, subject, arms)
+        rows = {row["arm"]: row for row in stack.stack_rows(study, 2)}
+        (ratio,) = stack.ratio_rows(study)
+        (paid,) = stack.payback_rows(study)
     own = rows["compiled step"]
     clock = iter([1.0, 2.0, 5.0])
     with patch.object(stack_timing, "time", SimpleNamespace(perf_counter=lambda: next(clock))):

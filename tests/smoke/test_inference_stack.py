@@ -1,7 +1,7 @@
 """The inference study from its command line, on a tiny shape: its gate, its tables, its files, its refusals."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from experiments.studies.inference_stack.fresh import CACHE, in_new_process, pea
 from experiments.studies.inference_stack.fresh import main as first_call
 from experiments.studies.inference_stack.stack_arms import Generate, naive, prepare_compiler
 from experiments.studies.inference_stack.stack_registry import ABLATIONS, NAIVE, StackArm, arms_of
+from experiments.studies.inference_stack.stack_study import StackOptions, StackStudy
 from experiments.studies.inference_stack.stack_timing import batches_of, generation, judge, least_seconds, write_ids
 from experiments.studies.inference_stack.study_frame import Results
 from experiments.studies.inference_stack.subjects import Subject, arithmetic, build_subject
@@ -56,6 +57,12 @@ def _traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tiny(num_prompts: int = 6) -> Subject:
     return build_subject("tiny", "cpu", num_prompts, num_prompts)
+
+
+def studied(results: Results, batch: int, names: Iterable[str]) -> StackStudy:
+    subject = tiny()
+    arms = arms_of(subject)
+    return StackStudy(StackOptions("tiny", (batch,)), results, subject, {name: arms[name] for name in names})
 
 
 @pytest.mark.parametrize("batch", first_of(3, 1))
@@ -239,11 +246,11 @@ def test_when_a_first_call_pays(tmp_path):
     results.put("time", 4, dict(zip(names, (slow, fast, slow), strict=True)))
     first = {"load_seconds": 1.0, "first_seconds": 11.5, "later_seconds": 1.5, "peak_bytes": 1}
     results.put("first", 4, {"compiled step": first, "packed weights": first})
-    rows = {row["arm"]: row for row in stack_tables.payback_rows(tiny(), results, [4], names)}
+    rows = {row["arm"]: row for row in stack_tables.payback_rows(studied(results, 4, names))}
     assert rows["compiled step"]["pays after requests"] == "80"  # 10 s over 0.5 s a batch of 4
     assert rows["packed weights"]["pays after requests"] == "never"
     results.put("time", 4, {"compiled step": {**fast, "interleaved": "in other rounds"}})
-    later = stack_tables.payback_rows(tiny(), results, [4], names)
+    later = stack_tables.payback_rows(studied(results, 4, names))
     assert [row["arm"] for row in later] == ["packed weights"]
 
 
@@ -254,7 +261,7 @@ def test_each_ablation_is_compared_with_the_first_of_its_kind(tmp_path):
         times = {"seconds": [seconds], "first_token_seconds": [0.5], "interleaved": "now"}
         results.put("gate", 1, {name: PASSED})
         results.put("time", 1, {name: times})
-    rows = stack_tables.ablation_rows(results, [1], names)
+    rows = stack_tables.ablation_rows(studied(results, 1, names))
     assert list(rows) == ["fusion"]
     assert [str(row["speed over the first"]) for row in rows["fusion"]] == [
         "1.00 (1.00 .. 1.00)",
@@ -272,14 +279,15 @@ def test_times_count_only_behind_the_gate_and_beside_others_of_their_rounds(tmp_
     results = Results(tmp_path, {})
     times = {"seconds": [1.0], "first_token_seconds": [0.5]}
     results.put("time", 1, {NAIVE: {**times, "interleaved": "a"}, "cache": {**times, "interleaved": "a"}})
-    assert stack_tables.times_of(results, 1, "cache") is None
+    study = studied(results, 1, ["prompt lookup"])
+    assert study.times(1, "cache") is None
     results.put("gate", 1, dict.fromkeys([NAIVE, "cache", "prefill"], PASSED))
-    assert str(stack_tables.over(results, 1, "cache", NAIVE)) == "1.00 (1.00 .. 1.00)"
+    assert str(study.over(1, "cache", NAIVE)) == "1.00 (1.00 .. 1.00)"
     results.put("time", 1, {"prefill": {**times, "interleaved": "b"}})
-    assert stack_tables.over(results, 1, "prefill", NAIVE) is None
+    assert study.over(1, "prefill", NAIVE) is None
     results.put("time", 1, {"prompt lookup": {**times, "interleaved": "a"}})
     results.put("gate", 1, {"prompt lookup": PASSED})
-    (row,) = stack_tables.ratio_rows(tiny(), results, [1], ["prompt lookup"])
+    (row,) = stack_tables.ratio_rows(study)
     assert [row[name] for name in ("best arm", "best without drafts", "its ratio")] == ["prompt lookup", None, None]
 
 

@@ -116,8 +116,8 @@ def test_other_work_is_told_and_fails_where_it_was_to_be_the_same():
         outputs("other", "exact", 2, 3, 4, first=6),
         outputs("close", "exact up to numerics", 2, 3, 5),
     ]
-    assert differing(loads, only_lengths=False) == {"plain": 0, "same": 0, "other": 3, "close": 1}
-    assert differing(loads, only_lengths=True) == {"plain": 0, "same": 0, "other": 0, "close": 1}
+    assert differing(loads, repeats_plain=True) == {"plain": 0, "same": 0, "other": 3, "close": 1}
+    assert differing(loads, repeats_plain=False) == {"plain": 0, "same": 0, "other": 0, "close": 1}
     assert describe_outputs(loads, True) == (
         "5 of 9 outputs, of 3 arms, are plain decoding's, token for token (the others: other 3, close 1)."
     )

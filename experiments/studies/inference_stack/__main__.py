@@ -23,7 +23,6 @@ from experiments.studies.inference_stack.stack_study import (
     StackOptions,
     StackStudy,
     choose_arms,
-    reasons,
 )
 from experiments.studies.inference_stack.stack_timing import measure_rooflines, medians
 from experiments.studies.inference_stack.study_frame import open_results, parse_study, study_report
@@ -32,17 +31,15 @@ from specdec.stats.report import Shown, show
 
 def report(study: StackStudy) -> list[Shown]:
     """Return all tables."""
-    subject, results, options, names = study.subject, study.results, study.options, study.arms
-    batches = options.batches
     parts = {
-        "Best arm over the naive one": stack_tables.ratio_rows(subject, results, batches, names),
-        **{f"Batch {batch}": stack_tables.stack_rows(subject, results, batch, names) for batch in batches},
-        "Who drives the loop": stack_tables.loop_rows(results, batches, names),
-        "When a first call has paid for itself": stack_tables.payback_rows(subject, results, batches, names),
-        **{f"Ablation: {name}": rows for name, rows in stack_tables.ablation_rows(results, batches, names).items()},
-        "Arms": stack_tables.idea_rows(subject, names),
+        "Best arm over the naive one": stack_tables.ratio_rows(study),
+        **{f"Batch {batch}": stack_tables.stack_rows(study, batch) for batch in study.options.batches},
+        "Who drives the loop": stack_tables.loop_rows(study),
+        "When a first call has paid for itself": stack_tables.payback_rows(study),
+        **{f"Ablation: {name}": rows for name, rows in stack_tables.ablation_rows(study).items()},
+        "Arms": stack_tables.idea_rows(study),
     }
-    return study_report(options, subject, results, parts, reasons(results, batches, list(names)))
+    return study_report(study.options, study.subject, study.results, parts, study.failures)
 
 
 def draw(study: StackStudy) -> None:
@@ -50,7 +47,7 @@ def draw(study: StackStudy) -> None:
     panels = {}
     names = [name for name in (*STACK, *study.subject.sources) if name in study.arms]
     for batch in study.options.batches:
-        timed = {name: stack_tables.times_of(study.results, batch, name) for name in names}
+        timed = {name: study.times(batch, name) for name in names}
         new = batch * study.subject.num_new
         bars = [(name, None if found is None else new / medians(found)["seconds"]) for name, found in timed.items()]
         if any(speed is not None for _, speed in bars):
@@ -74,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         study.run()
         draw(study)
         show(report(study))
-        return int(bool(reasons(results, options.batches, list(study.arms))))
+        return int(bool(study.failures))
 
 
 if __name__ == "__main__":

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from experiments.harness.options import option
+from experiments.harness.rounds import Spread
 from experiments.studies.inference_stack.fresh import in_new_process
 from experiments.studies.inference_stack.stack_arms import Generate
 from experiments.studies.inference_stack.stack_registry import GROUPS, NAIVE, StackArm, arms_of
-from experiments.studies.inference_stack.stack_timing import judge, time_arms, write_ids
+from experiments.studies.inference_stack.stack_timing import judge, speed_over, time_arms, write_ids
 from experiments.studies.inference_stack.study_frame import Finding, Results, StudyOptions
 from experiments.studies.inference_stack.subjects import SUBJECTS, Subject, build_subject
 from specdec.system import write_whole
@@ -66,6 +67,29 @@ class StackStudy:
     def __init__(self, options: StackOptions, results: Results, subject: Subject, arms: dict[str, StackArm]) -> None:
         self.options, self.results, self.subject, self.arms = options, results, subject, arms
         self._stack = arms_of(subject, ("stack",))
+
+    def times(self, batch: int, name: str) -> Finding | None:
+        """Return the times of an arm that was timed and has passed the gate."""
+        return self.results.get(TIME, batch, name) if is_passed(self.results.get(GATE, batch, name)) else None
+
+    def over(self, batch: int, name: str, other: str) -> Spread | None:
+        """Return the speed of an arm over another's; None if one has no times, or their rounds were not interleaved."""
+        return speed_over(self.times(batch, name), self.times(batch, other))
+
+    def is_measured(self, batch: int, name: str) -> bool:
+        """Tell whether a part has measured an arm that was asked for."""
+        return name in self.arms and any(self.results.get(part, batch, name) is not None for part in PARTS)
+
+    @property
+    def failures(self) -> list[str]:
+        """A line for every arm that failed, and why."""
+        lines = []
+        for batch in self.options.batches:
+            for arm in self.arms:
+                why = _reason([self.results.get(part, batch, arm) or {} for part in PARTS])
+                if why is not None:
+                    lines.append(f"batch {batch}, {arm}: {why}")
+        return lines
 
     def run(self) -> None:
         """Measure what the results lack."""
@@ -125,17 +149,6 @@ class StackStudy:
 def is_passed(gate: Finding | None) -> bool:
     """Tell whether an arm is known to write what the naive one writes."""
     return gate is not None and "failed" not in gate and gate["same"] == gate["prompts"]
-
-
-def reasons(results: Results, batches: Sequence[int], arms: Sequence[str]) -> list[str]:
-    """Return a line for every arm that failed, and why."""
-    lines = []
-    for batch in batches:
-        for arm in arms:
-            why = _reason([results.get(part, batch, arm) or {} for part in PARTS])
-            if why is not None:
-                lines.append(f"batch {batch}, {arm}: {why}")
-    return lines
 
 
 def _reason(found: Sequence[Finding]) -> str | None:

@@ -1,15 +1,14 @@
 """What the study tells: a table of the stack for every batch size, ratios, ablations, and the picture of the stack."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.harness.findings.model_shapes import bytes_per_weight
-from experiments.harness.rounds import Spread
 from experiments.studies.inference_stack.stack_registry import ABLATIONS, NAIVE, StackArm, arms_of
-from experiments.studies.inference_stack.stack_study import FIRST, GATE, TIME, is_passed
-from experiments.studies.inference_stack.stack_timing import least_seconds, medians, speed_over
-from experiments.studies.inference_stack.study_frame import Finding, Results
+from experiments.studies.inference_stack.stack_study import FIRST, GATE, StackStudy, is_passed
+from experiments.studies.inference_stack.stack_timing import least_seconds, medians
+from experiments.studies.inference_stack.study_frame import Finding
 from experiments.studies.inference_stack.subjects import Subject
 from specdec.stats.report import row_of_axes
 
@@ -65,56 +64,41 @@ BEFORE = "prefill"  # what the compiled arms are to pay back against
 FAILED = "failed"
 
 
-def times_of(results: Results, batch: int, name: str) -> Finding | None:
-    """Return the times of an arm that was timed and has passed the gate."""
-    return results.get(TIME, batch, name) if is_passed(results.get(GATE, batch, name)) else None
+def stack_rows(study: StackStudy, batch: int) -> list[Row]:
+    """Return a row for every arm that is no ablation, of one batch size."""
+    arms = arms_of(study.subject, ("stack", "side"))
+    return [_row(study, batch, name, arm) for name, arm in arms.items() if study.is_measured(batch, name)]
 
 
-def over(results: Results, batch: int, name: str, other: str) -> Spread | None:
-    """Return the speed of an arm over another's; None if one has no times, or their rounds were not interleaved."""
-    return speed_over(times_of(results, batch, name), times_of(results, batch, other))
-
-
-def stack_rows(subject: Subject, results: Results, batch: int, names: Collection[str]) -> list[Row]:
-    """Return a row for every arm of these names that is no ablation, of one batch size."""
-    arms = arms_of(subject, ("stack", "side"))
-    shown = {name: arm for name, arm in arms.items() if name in names and _is_measured(results, batch, name)}
-    return [_row(subject, results, batch, name, arm) for name, arm in shown.items()]
-
-
-def _is_measured(results: Results, batch: int, name: str) -> bool:
-    return any(results.get(part, batch, name) is not None for part in (FIRST, GATE, TIME))
-
-
-def _row(subject: Subject, results: Results, batch: int, name: str, arm: StackArm) -> Row:
+def _row(study: StackStudy, batch: int, name: str, arm: StackArm) -> Row:
     row: Row = {"batch": batch, "arm": name}
-    row |= _speed_cells(subject, results, batch, name, arm)
-    first = results.get(FIRST, batch, name) or {}
+    row |= _speed_cells(study, batch, name, arm)
+    first = study.results.get(FIRST, batch, name) or {}
     row["load s"] = f"{first['load_seconds']:.2f}" if "load_seconds" in first else None
     row["first call s"] = f"{first['first_seconds']:.2f}" if "first_seconds" in first else None
     row["peak MB"] = f"{first['peak_bytes'] / 1e6:,.0f}" if "peak_bytes" in first else None
-    return row | _gate_cells(results.get(GATE, batch, name))
+    return row | _gate_cells(study.results.get(GATE, batch, name))
 
 
-def _speed_cells(subject: Subject, results: Results, batch: int, name: str, arm: StackArm) -> Row:
-    times = times_of(results, batch, name)
+def _speed_cells(study: StackStudy, batch: int, name: str, arm: StackArm) -> Row:
+    times, subject = study.times(batch, name), study.subject
     names = ("tokens/s", "over naive", "ms a batch", "ms an example", "ms to first", "ms a token after", "roofline")
     if times is None:
-        return dict.fromkeys(names, _no_times(results, batch, name))
+        return dict.fromkeys(names, _no_times(study, batch, name))
     middle, new = medians(times), subject.num_new
     total, first = middle["seconds"], middle["first_token_seconds"]
-    bound = least_seconds(subject, results, batch, arm.weight_bytes or bytes_per_weight(subject.oracle))
+    bound = least_seconds(subject, study.results, batch, arm.weight_bytes or bytes_per_weight(subject.oracle))
     values = (
-        f"{batch * new / total:,.0f}", over(results, batch, name, NAIVE), f"{total * 1e3:.1f}",
+        f"{batch * new / total:,.0f}", study.over(batch, name, NAIVE), f"{total * 1e3:.1f}",
         f"{total / batch * 1e3:.2f}", f"{first * 1e3:.1f}", f"{(total - first) / (new - 1) * 1e3:.2f}",
         None if bound is None else f"{bound / total:.0%}",
     )  # fmt: skip
     return dict(zip(names, values, strict=True))
 
 
-def _no_times(results: Results, batch: int, name: str) -> str | None:
+def _no_times(study: StackStudy, batch: int, name: str) -> str | None:
     """Return what is shown in place of times: that the arm failed at the gate, or None."""
-    gate = results.get(GATE, batch, name)
+    gate = study.results.get(GATE, batch, name)
     return None if gate is None or is_passed(gate) else FAILED
 
 
@@ -126,13 +110,14 @@ def _gate_cells(gate: Finding | None) -> Row:
     return {"same ids": same, "exact answers": exact}
 
 
-def ratio_rows(subject: Subject, results: Results, batches: Sequence[int], names: Collection[str]) -> Iterator[Row]:
-    """Return, for every batch size, the best of these arms over the naive one, and what caching could save at most."""
+def ratio_rows(study: StackStudy) -> Iterator[Row]:
+    """Return, for every batch size, the best arm over the naive one, and what caching could save at most."""
+    subject = study.subject
     before, after = subject.prompt_length, subject.prompt_length + subject.num_new
     passes = sum(range(before, after)) / (after - 1)
-    for batch in batches:
-        stack = [name for name in arms_of(subject, ("stack",)) if name in names]
-        speeds = {name: over(results, batch, name, NAIVE) for name in stack}
+    for batch in study.options.batches:
+        stack = [name for name in arms_of(subject, ("stack",)) if name in study.arms]
+        speeds = {name: study.over(batch, name, NAIVE) for name in stack}
         ran = {name: speed for name, speed in speeds.items() if speed is not None}
         if not ran:
             continue
@@ -151,46 +136,46 @@ def _original(subject: Subject, batch: int) -> Row:
     return {"original study": None if pair is None else f"{pair[1] / pair[0]:.2f}"}
 
 
-def ablation_rows(results: Results, batches: Sequence[int], names: Collection[str]) -> dict[str, list[Row]]:
-    """Return the tables of the ablations of these names: title -> rows, each compared with the first of its table."""
+def ablation_rows(study: StackStudy) -> dict[str, list[Row]]:
+    """Return the tables of the ablations: title -> rows, each compared with the first of its table."""
     tables: dict[str, list[Row]] = {}
     for name, arm in ABLATIONS.items():
         title, variant = name.split(": ", 1)
         base = next(other for other in ABLATIONS if other.startswith(title))
-        for batch in batches:
-            if name in names and _is_measured(results, batch, name):
+        for batch in study.options.batches:
+            if study.is_measured(batch, name):
                 row: Row = {"batch": batch, "variant": variant, "how": arm.idea}
-                tables.setdefault(title, []).append(row | _ablation_cells(results, batch, name, base))
+                tables.setdefault(title, []).append(row | _ablation_cells(study, batch, name, base))
     return {title: sorted(rows, key=lambda row: row["batch"]) for title, rows in tables.items()}
 
 
-def _ablation_cells(results: Results, batch: int, name: str, base: str) -> Row:
-    times, first = times_of(results, batch, name), results.get(FIRST, batch, name) or {}
-    failed = _no_times(results, batch, name)
+def _ablation_cells(study: StackStudy, batch: int, name: str, base: str) -> Row:
+    times, first = study.times(batch, name), study.results.get(FIRST, batch, name) or {}
+    failed = _no_times(study, batch, name)
     return {
         "ms a batch": failed if times is None else f"{medians(times)['seconds'] * 1e3:.1f}",
-        "speed over the first": failed if times is None else over(results, batch, name, base),
+        "speed over the first": failed if times is None else study.over(batch, name, base),
         "first call s": f"{first['first_seconds']:.2f}" if "first_seconds" in first else None,
-        **_gate_cells(results.get(GATE, batch, name)),
+        **_gate_cells(study.results.get(GATE, batch, name)),
     }
 
 
-def loop_rows(results: Results, batches: Sequence[int], names: Collection[str]) -> Iterator[Row]:
-    """Yield rows, of the arms of these names, that compare who drives the loop: Python, the graph, or nobody."""
-    for batch in batches:
+def loop_rows(study: StackStudy) -> Iterator[Row]:
+    """Yield rows that compare who drives the loop: Python, the graph, or nobody."""
+    for batch in study.options.batches:
         for name in ("compiled step", "compiled loop", "unrolled"):
-            if name in names and _is_measured(results, batch, name):
-                yield {"batch": batch, "arm": name, **_ablation_cells(results, batch, name, "compiled step")}
+            if study.is_measured(batch, name):
+                yield {"batch": batch, "arm": name, **_ablation_cells(study, batch, name, "compiled step")}
 
 
-def payback_rows(subject: Subject, results: Results, batches: Sequence[int], names: Collection[str]) -> Iterator[Row]:
-    """Yield after how many requests the first call of each of these arms has paid for itself, against eager steps."""
-    for batch in batches:
-        base = times_of(results, batch, BEFORE)
-        for name in arms_of(subject, ("stack",)):
-            times, first = times_of(results, batch, name), results.get(FIRST, batch, name)
+def payback_rows(study: StackStudy) -> Iterator[Row]:
+    """Yield after how many requests the first call of each arm has paid for itself, against eager steps."""
+    for batch in study.options.batches:
+        base = study.times(batch, BEFORE)
+        for name in arms_of(study.subject, ("stack",)):
+            times, first = study.times(batch, name), study.results.get(FIRST, batch, name)
             if (
-                name not in names
+                name not in study.arms
                 or name in (NAIVE, "cache", BEFORE)
                 or base is None
                 or times is None
@@ -206,7 +191,7 @@ def payback_rows(subject: Subject, results: Results, batches: Sequence[int], nam
             yield row | {"saves ms a batch": f"{saved * 1e3:.1f}", "pays after requests": after}
 
 
-def idea_rows(subject: Subject, names: Collection[str]) -> list[Row]:
-    """Return what each of these arms does, but for ablations, whose tables say it."""
-    arms = arms_of(subject, ("stack", "side"))
-    return [{"arm": name, "idea": arm.idea} for name, arm in arms.items() if name in names]
+def idea_rows(study: StackStudy) -> list[Row]:
+    """Return what each arm does, but for ablations, whose tables say it."""
+    arms = arms_of(study.subject, ("stack", "side"))
+    return [{"arm": name, "idea": arm.idea} for name, arm in arms.items() if name in study.arms]

@@ -53,11 +53,6 @@ class LimitTimes:
         return [group for group in self.groups if group.batch == self.groups[0].batch]
 
 
-def wide(options: LimitOptions) -> int:
-    """Return the width that stands for a draft's pass in pictures and in the table of windows: 8, or the nearest."""
-    return min(options.widths, key=lambda width: abs(width - 8))
-
-
 def measure_all(subject: LimitSubject, options: LimitOptions) -> LimitTimes:
     """Measure the machine, the passes, and the passes and prompts with a window; one cache is resident at a time."""
     oracle, cut = subject.oracle, subject.with_window(options.window)
@@ -67,7 +62,7 @@ def measure_all(subject: LimitSubject, options: LimitOptions) -> LimitTimes:
         measure_passes(oracle, batch, context, options.widths, options, rate)
         for batch, context in product(options.batch_sizes, options.contexts)
     ]
-    widths = sorted({1, wide(options)})
+    widths = sorted({1, options.wide})
     batch = options.batch_sizes[0]
     windowed = [measure_passes(cut, batch, context, widths, options, rate) for context in options.contexts]
     kinds: dict[str, LoadedOracle] = {"the model's": oracle, f"window {options.window}": cut}
@@ -95,7 +90,7 @@ def tables_of(shape: ModelShape, found: LimitTimes, options: LimitOptions) -> li
             limits.GAINS_NOTE, limits.gain_rows(groups, alphas, cost)
         ),
         f"A sliding window of {options.window}": (
-            limits.WINDOW_NOTE, limits.window_rows(found.single, found.windowed, wide(options))
+            limits.WINDOW_NOTE, limits.window_rows(found.single, found.windowed, options.wide)
         ),
         f"A prompt of {options.prefill} tokens in chunks": (limits.PREFILL_NOTE, prefill),
     }  # fmt: skip
@@ -107,9 +102,7 @@ def write(options: LimitOptions, subject: LimitSubject, found: LimitTimes) -> li
     oracle, folder = subject.oracle, options.out
     tables = tables_of(shape_of(oracle), found, options)
     draw_roofline(folder / "roofline.png", found.groups)
-    draw_contexts(
-        folder / "contexts.png", found.single, found.windowed, wide(options), options.alphas, options.draft_cost
-    )
+    draw_contexts(folder / "contexts.png", found.single, found.windowed, options)
     kept = {
         "provenance": provenance(asdict(options), "cpu", oracle.backend),
         "subject": subject.name,

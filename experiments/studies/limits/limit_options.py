@@ -50,6 +50,11 @@ class LimitOptions:
     out: Path = option("runs/limits", "folder for pictures and JSON", type=Path)
 
     @property
+    def wide(self) -> int:
+        """The width that stands for a draft's pass in pictures and in the table of windows: 8, or the nearest."""
+        return min(self.widths, key=lambda width: abs(width - 8))
+
+    @property
     def positions(self) -> int:
         """Return the positions that a model must serve for all of this."""
         return max(max(self.contexts) + max(self.widths), self.prefill)

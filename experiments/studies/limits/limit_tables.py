@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from experiments.studies.limits.limit_options import LimitOptions
 from experiments.studies.limits.limit_timing import LimitPasses, Prefill, measure_bandwidth
 from specdec.stats.report import Panel, panels
 from specdec.theory.limits import (
@@ -269,9 +270,7 @@ def draw_contexts(
     path: Path,
     groups: Sequence[LimitPasses],
     windowed: Sequence[LimitPasses],
-    width: int,
-    alphas: Sequence[float],
-    cost: float,
+    options: LimitOptions,
 ) -> None:
     """Write a PNG of one batch size: times of passes by context and gains; lines are what the roofline allows.
 
@@ -279,10 +278,9 @@ def draw_contexts(
         path: of the file.
         groups: passes by context.
         windowed: the same with a sliding window.
-        width: of the wide passes that are drawn.
-        alphas: acceptance rates.
-        cost: of a draft token, over a pass of one node.
+        options: name the wide passes that are drawn, acceptance rates, and the cost of a draft token.
     """
+    width, alphas, cost = options.wide, options.alphas, options.draft_cost
     lines, dots = {}, {}
     for kind, passes in (("", groups), (", windowed", windowed)):
         for nodes in dict.fromkeys((1, width)):
