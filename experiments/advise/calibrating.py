@@ -9,7 +9,7 @@ import numpy as np
 from scipy import optimize
 
 from experiments.advise.advice_parts import Parts
-from experiments.advise.predicting import Costs, Reading
+from experiments.advise.predicting import Costs
 from experiments.advise.shortening import Steps, Work
 from experiments.harness.arms import PLAIN, Arm, Unit, units_of
 from experiments.harness.rounds import doubling
@@ -39,13 +39,9 @@ class CalibrationRun:
     timed: Mapping[str, Stats]
     texts: Mapping[str, Sequence[tuple[Stats, Mapping[str, Sequence[Any]]]]]
 
-    def reading(self, name: str) -> Reading:
-        """Return what an arm's calls did and took."""
-        return Reading.of(self.timed[PLAIN], self.timed[name])
-
-    def rows(self) -> float:
-        """Return the mean rows in flight of plain decoding's calls."""
-        return self.reading(PLAIN).work.rows
+    def costs(self, names: Sequence[str], nodes: WidthCurve) -> Costs:
+        """Return what steps of some arms cost; ``nodes``: time of passes by their nodes."""
+        return Costs.of(self.timed[PLAIN], [self.timed[name] for name in names], nodes)
 
     def stats(self, name: str) -> Stats:
         """Return what an arm did on all units."""
@@ -203,11 +199,7 @@ class Trees:
             points.append((tokens, one.num_steps / one.target_calls / plain.rows))
         wide = stats[WIDE].num_drafted / stats[WIDE].num_steps / read[shapes[WIDE].max_depth][1]
         depths, points = sorted(read), sorted(points)
-        rows = found.rows()
-        branching, chains = (
-            Costs.of([found.reading(name) for name in names], nodes, rows)
-            for names in ((SMALL, DEEP, WIDE), (SHORT, LONG))
-        )
+        branching, chains = (found.costs(names, nodes) for names in ((SMALL, DEEP, WIDE), (SHORT, LONG)))
         return Trees(
             rates,
             _siblings(shapes[WIDE], wide),

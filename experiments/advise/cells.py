@@ -15,7 +15,7 @@ from experiments.advise.calibrating import (
     outcome_of,
     shapes_to_read,
 )
-from experiments.advise.predicting import WORTH, Costs, best, in_the_way, obstacle, predict
+from experiments.advise.predicting import WORTH, best, in_the_way, obstacle, predict
 from experiments.harness.arguments import settings_of
 from experiments.harness.arms import PLAIN, units_of
 from experiments.harness.building import arms_of, build_shared, engine_arms, runnable_arms
@@ -178,9 +178,7 @@ class Adviser:
     def _chain(self, cell: Cell, name: str, found: CalibrationRun, nodes: WidthCurve) -> Advice:
         """Return the best length of a strategy."""
         arms, lengths = [*self._chains(name)], range(1, self.arguments["longest"] + 1)
-        steps = found.steps(arms[-1])
-        costs = Costs.of([found.reading(arm) for arm in arms], nodes, found.rows())
-        predicted = predict(steps, costs, lengths)
+        predicted = predict(found.steps(arms[-1]), found.costs(arms, nodes), lengths)
         length = best(predicted)
         source, drafts = self._source(cell, name, length), f"drafts of {length}"
         return Advice(name, count_of(length, "token"), predicted[length], drafts, obstacle(predicted), source)

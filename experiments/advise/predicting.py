@@ -19,27 +19,6 @@ _NAMES = {"drafting": "drafting", "rest": "all beside drafting and scoring", "sc
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What the calls of a run had to do, and what they took.
-
-    Args:
-        work: means of its calls.
-        parts: in plain passes.
-    """
-
-    work: Work
-    parts: Parts
-
-    @staticmethod
-    def of(plain: Stats, stats: Stats) -> "Reading":
-        """Return the reading of a run beside plain decoding of the same prompts, interleaved with it."""
-        calls, nodes = stats.target_calls, stats.num_drafted + stats.num_steps
-        tokens, rows = stats.block_efficiency or float("nan"), stats.num_steps / calls
-        work = Work(tokens, rows, nodes / calls, stats.num_draft_passes / calls)
-        return Reading(work, Parts.of(plain, stats))
-
-
-@dataclass(frozen=True)
 class Line:
     """A time that grows with the work: its ``fixed`` part, and what each unit of each kind of work adds.
 
@@ -79,24 +58,25 @@ class Costs:
     once: float = 1.0
 
     @staticmethod
-    def of(readings: Sequence[Reading], nodes: WidthCurve, plain_rows: float) -> "Costs":
-        """Return the costs that fit the readings best, by relative error; none of them is negative.
+    def of(plain: Stats, runs: Sequence[Stats], nodes: WidthCurve) -> "Costs":
+        """Return the costs that fit some runs best, by relative error; none of them is negative.
 
-        A single reading cannot separate the fixed part from the growing one: drafting is then taken to grow with the
+        A single run cannot separate the fixed part from the growing one: drafting is then taken to grow with the
         levels, the rest to be fixed, and scoring to follow the curve.
 
         Args:
-            readings: of one source with drafts of several sizes.
+            plain: plain decoding of the same prompts.
+            runs: of one source with drafts of several sizes, interleaved with plain decoding.
             nodes: of the oracle.
-            plain_rows: mean rows in flight of plain decoding.
         """
-        levels, width = [one.work.levels for one in readings], [one.work.nodes for one in readings]
-        fixed, curve = [1.0] * len(readings), nodes.at(width) / nodes.at(plain_rows)
-        level, first, node = _fit([levels, fixed, width], [one.parts.drafting for one in readings])
-        factor, beside = _fit([curve, fixed], [one.parts.scoring for one in readings])
-        rest = _fit([fixed, width, levels], [one.parts.rest for one in readings])
-        plain, once = (float(np.mean([getattr(one.parts, name) for one in readings])) for name in ("plain", "once"))
-        return Costs(nodes, Line(first, level, node), Line(rest[0], rest[2], rest[1]), plain, (beside, factor), once)
+        works, parts = [Work.of(one) for one in runs], [Parts.of(plain, one) for one in runs]
+        levels, width = [one.levels for one in works], [one.nodes for one in works]
+        fixed, curve = [1.0] * len(runs), nodes.at(width) / nodes.at(Work.of(plain).rows)
+        level, first, node = _fit([levels, fixed, width], [one.drafting for one in parts])
+        factor, beside = _fit([curve, fixed], [one.scoring for one in parts])
+        rest = _fit([fixed, width, levels], [one.rest for one in parts])
+        other, once = (float(np.mean([getattr(one, name) for one in parts])) for name in ("plain", "once"))
+        return Costs(nodes, Line(first, level, node), Line(rest[0], rest[2], rest[1]), other, (beside, factor), once)
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "Costs":
@@ -122,8 +102,8 @@ def _fit(kinds: Sequence[Sequence[float] | FloatArray], times: Sequence[float]) 
     """Return what a unit of each kind of work takes, at least 0; if there are fewer times, later kinds take nothing.
 
     Args:
-        kinds: ``[K]`` the work of each kind, ``[S]`` readings each.
-        times: ``[S]`` of the readings.
+        kinds: ``[K]`` the work of each kind, ``[S]`` runs each.
+        times: ``[S]`` of the runs.
     """
     taken = np.maximum(np.array(times), 1e-9)
     used = np.array(kinds[: len(taken)], dtype=np.float64).T / taken[:, None]

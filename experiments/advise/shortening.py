@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from specdec.contracts import IntArray
+from specdec.stats import Stats
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,13 @@ class Work:
     rows: float
     nodes: float
     levels: float
+
+    @staticmethod
+    def of(stats: Stats) -> "Work":
+        """Return the work of a run, means of its calls."""
+        calls, nodes = stats.target_calls, stats.num_drafted + stats.num_steps
+        tokens, rows = stats.block_efficiency or float("nan"), stats.num_steps / calls
+        return Work(tokens, rows, nodes / calls, stats.num_draft_passes / calls)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 from scipy import optimize
 
 from experiments.advise.advice_parts import Parts
-from experiments.advise.predicting import WORTH, Costs, Reading, best, obstacle, predict
+from experiments.advise.predicting import WORTH, Costs, best, obstacle, predict
 from experiments.advise.shortening import Steps
 from experiments.harness.findings.causes import cause_sentences
 from experiments.harness.run_outcome import Outcome, speed_words
@@ -63,8 +63,7 @@ def predictions(run: Run, arm: str) -> dict[int, Parts]:
     if not drafts_chains(stats):
         return {}
     steps, curve = _steps(run.outcome, arm), _curve(run.plain, stats)
-    costs = Costs.of([Reading.of(run.plain, stats)], curve, run.plain.num_steps / run.plain.target_calls)
-    return predict(steps, costs, range(1, longest_of(stats) + 1))
+    return predict(steps, Costs.of(run.plain, [stats], curve), range(1, longest_of(stats) + 1))
 
 
 def acceptance_for(stats: Stats, tokens: float) -> float | None:

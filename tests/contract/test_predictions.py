@@ -16,7 +16,6 @@ from experiments.advise.predicting import (
     WORTH,
     Costs,
     Line,
-    Reading,
     best,
     cure,
     in_the_way,
@@ -134,7 +133,7 @@ NODES = WidthCurve.of_seconds([1, 2], [PASS, PASS + 1e-3])
 
 
 def test_two_runs_tell_what_any_length_costs():
-    costs = Costs.of([Reading.of(PLAIN, simulated(length)) for length in (1, 8)], NODES, 1.0)
+    costs = Costs.of(PLAIN, [simulated(length) for length in (1, 8)], NODES)
     steps = Work(TOKENS[4], 1.0, 5.0, 4.0)
     found = costs.parts(steps, Work(1.0, 1.0, 1.0, 0.0))
     measured = Parts.of(PLAIN, simulated(4))
@@ -142,7 +141,7 @@ def test_two_runs_tell_what_any_length_costs():
         assert getattr(found, field.name) == pytest.approx(getattr(measured, field.name)), field.name
     assert found.drafting == pytest.approx((3e-4 + 4 * 2e-4) / PASS)
     # One run cannot tell what is fixed: taken in proportion, short drafts come out too cheap.
-    alone = Costs.of([Reading.of(PLAIN, simulated(8))], NODES, 1.0)
+    alone = Costs.of(PLAIN, [simulated(8)], NODES)
     assert alone.drafting.at(steps) < 0.9 * measured.drafting
 
 

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import numpy as np
 
 from experiments.advise.advice_parts import Parts
-from experiments.advise.predicting import Costs, Line, Reading, _fit
+from experiments.advise.predicting import Costs, Line, _fit
 from experiments.advise.shortening import Work
 from experiments.bench import benchmark_figures
 from experiments.guard import ACCEPT_LEN, SPEED, Figure, Finding, figures_of, judge
@@ -231,9 +231,9 @@ def needs() -> Differences:
 
 
 def predicted() -> Differences:
-    """Readings of runs, and costs that follow from them."""
+    """The work of runs, and costs that follow from it."""
     made = hand(count=5, batch=2)
-    read = Reading.of(made.stats(PLAIN), made.stats(DRAFTED)).work
+    read = Work.of(made.stats(DRAFTED))
     steps = [step for run in made.runs(DRAFTED) for step in run.steps]
     rows = [row for step in steps for row in step.rows]
     line = Line(0.5, 0.25, 0.125)
@@ -350,7 +350,7 @@ MUTANTS = line_mutants(
         needs,
         "cells",
     ),
-    (Reading.of, "stats.num_drafted + stats.num_steps", "stats.num_drafted", predicted, "work: nodes"),
+    (Work.of, "stats.num_drafted + stats.num_steps", "stats.num_drafted", predicted, "work: nodes"),
     (Line.at, "self.node * work.nodes", "self.node * work.rows", predicted, "fits: line"),
     (Costs.parts, "/ self.nodes.at(plain.rows)", "", predicted, "parts: scoring"),
     (_fit, "np.ones(len(taken))", "taken", predicted, "fits: fit"),
