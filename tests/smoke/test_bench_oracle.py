@@ -65,7 +65,7 @@ def test_the_parts_of_a_shape_print_their_tables(native, capsys, monkeypatch):
 )
 def test_unusable_arguments_are_named(argv, message, capsys):
     with pytest.raises(SystemExit) as stop:
-        bench.parse(argv, None)
+        bench.main(argv)
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
 

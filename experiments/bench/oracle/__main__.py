@@ -14,8 +14,9 @@ import torch
 from exactspec.ending import as_program
 from experiments.bench.oracle import benchmark_parts, benchmark_passes, decoding
 from experiments.bench.oracle.benchmark_models import Models
-from experiments.bench.oracle.benchmark_parts import PROMPT, BenchOptions, ShapeRounds, parse
+from experiments.bench.oracle.benchmark_parts import PROMPT, BenchOptions, ShapeRounds, problem_of
 from experiments.bench.sections import machine
+from experiments.harness.options import parse_options
 from experiments.harness.rounds import measure
 from experiments.harness.thread_check import take_threads
 from experiments.peers.with_llama_cpp import missing
@@ -50,8 +51,12 @@ def report(options: BenchOptions, found: Sequence[ShapeRounds]) -> list[Shown]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure and print the tables."""
-    options = parse(argv, __doc__)
+    """Measure and print the tables.
+
+    Raises:
+        SystemExit: it cannot be done; with the argument and the reason.
+    """
+    options = parse_options(BenchOptions, __doc__, argv, problem=problem_of)
     take_threads(max(options.threads))
     show(report(options, measure_all(options)))
 

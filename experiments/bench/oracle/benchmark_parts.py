@@ -1,14 +1,14 @@
 """The command line of the benchmark of passes, and what its tables are made of."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 from exactspec.parser import positive
 from experiments.bench.oracle.benchmark_models import SHAPES
-from experiments.harness.options import option, parse_options
+from experiments.harness.options import option
 from experiments.harness.rounds import Spread, Timings
 from oracles.native import NativeTransformer, NativeUnavailable
 
@@ -38,16 +38,7 @@ class BenchOptions:
     repeats: int = option(30, "most passes of a round; their median counts")
 
 
-def parse(argv: Sequence[str] | None, description: str | None) -> BenchOptions:
-    """Return what is asked for.
-
-    Raises:
-        SystemExit: it cannot be done; with the argument and the reason.
-    """
-    return parse_options(BenchOptions, description, argv, problem=_problem)
-
-
-def _problem(options: BenchOptions) -> str | None:
+def problem_of(options: BenchOptions) -> str | None:
     """Return why a run is impossible; None if it is not."""
     needed, room = PROMPT + options.new_tokens, min(SHAPES[shape].max_context for shape in options.shapes)
     if needed > room:
