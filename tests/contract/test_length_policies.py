@@ -167,15 +167,6 @@ def test_a_fitted_calibration_knows_the_survivals(fitted):
     assert made.rate >= 1
 
 
-@pytest.mark.parametrize("cost", [0.1, 0.2, 0.3])
-def test_with_a_fitted_calibration_lengths_are_theorys_best(fitted, cost):
-    target, model, made = fitted
-    chosen = replace(
-        made, draft_cost=cost, width_cost=WidthCurve.linear(0.0), rate=Calibration.independent(0.7, cost).rate
-    )
-    assert usual_length(target, model, chosen) == optimal_gamma(0.7, cost)
-
-
 def test_where_no_draft_pays_a_row_skips_and_probes():
     policy = Threshold(Calibration.independent(0.2, 0.4), max_draft_tokens=6, probe_every=3)
     assert lengths_of(policy, [0.5] * 6, [0] * 7) == [0, 0, 1, 0, 0, 1, 0]
@@ -202,13 +193,6 @@ def test_a_constant_stops_behind_the_token_that_crosses_it():
     assert lengths_of(Threshold(threshold=0.4, per_token=True, max_draft_tokens=6), confidences, [0]) == [5]
     assert lengths_of(Threshold(threshold=1.0, max_draft_tokens=6), confidences, [0]) == [1]
     assert lengths_of(Threshold(threshold=0.0, max_draft_tokens=6), confidences, [0]) == [6]
-
-
-def test_a_tracked_threshold_follows_the_share_of_drafted_tokens_that_stand():
-    schedule = Tracked(0.5, target=0.6, step=0.2, memory=0.5, inertia=0.5)
-    policy = Threshold(threshold=schedule, per_token=True, max_draft_tokens=4)
-    # Shares 1, 1, 0, 0 give A = 0.8, 0.9, 0.45, 0.225, so t = 0.5, 0.4, 0.3, 0.4, 0.5.
-    assert lengths_of(policy, [0.45, 0.35, 0.9, 0.9], [9, 9, 0, 0, 0]) == [1, 2, 4, 2, 1]
 
 
 def test_entropy_stops_before_the_draw():

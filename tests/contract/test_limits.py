@@ -10,7 +10,7 @@ from torch import Tensor
 from experiments.harness.findings.model_shapes import model_shape, shape_of
 from oracles import Transformer, TransformerConfig
 from oracles.transformer.linear import Linear
-from specdec.theory import WidthCurve, expected_tokens, optimal_gamma
+from specdec.theory import WidthCurve, expected_tokens
 from specdec.theory.limits import (
     ModelShape,
     Roofline,
@@ -107,8 +107,7 @@ def counted(config: TransformerConfig, batch: int, width: int, context: int, num
     attend = CountingAttention(batch, width, context, config.sliding_window)
     positions = torch.arange(context, context + width).repeat(batch)
     (*_, stream) = model.model(torch.zeros(batch * width, dtype=torch.int64), positions, context + width, attend)
-    if num_logits:
-        model.head(stream.view(batch, width, -1)[:, width - num_logits :])
+    model.head(stream.view(batch, width, -1)[:, width - num_logits :])
     return flops + attend.flops, weights, attend.numbers
 
 
@@ -131,12 +130,6 @@ def test_a_pass_costs_what_its_layers_do(options, batch, width, context, num_log
     assert cost.cache_share == 4 * numbers / cost.bytes
 
 
-def test_a_pass_without_logits_does_not_read_the_head():
-    flops, weights, _ = counted(CONFIG, 1, 4, 2, 0)
-    cost = pass_cost(model_shape(CONFIG, 2), 1, 4, 2, num_logits=0)
-    assert (cost.flops, cost.weight_bytes) == (flops, 2 * weights)
-
-
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_cache_takes_the_memory_of_a_model_s_own(kv_heads, dtype):
@@ -155,17 +148,6 @@ def test_the_cache_is_as_large_as_the_weights_where_it_says():
         assert rows * context * SHAPE.cache_bytes_per_token == pytest.approx(SHAPE.weight_bytes)
         assert context_of_equal_bytes(replace(SHAPE, window=int(context) - 1), rows) is None
         assert context_of_equal_bytes(replace(SHAPE, window=int(context) + 1), rows) == context
-
-
-def test_chunks_compute_the_same_and_read_the_weights_again():
-    whole, cut = prefill_costs(SHAPE, 23, 23), prefill_costs(SHAPE, 23, 5)
-    assert (len(whole), len(cut)) == (1, 5)
-    assert sum(cost.flops for cost in cut) == whole[0].flops
-    reads = 5 * SHAPE.layer_weights + SHAPE.head_weights
-    assert sum(cost.weight_bytes for cost in cut) == 2 * reads
-    # Keys and values: written once, and read by every later chunk.
-    positions = 23 + 5 + 10 + 15 + 20
-    assert sum(cost.cache_bytes for cost in cut) == positions * SHAPE.cache_bytes_per_token
 
 
 @pairwise({
@@ -193,13 +175,6 @@ def test_the_best_draft_length_is_the_best_of_all():
         assert best.tokens == pytest.approx(expected_tokens(alpha, best.length), rel=1e-12)
     assert best_draft_length(0.0, curve, 0.1, longest=8).length == 0
     assert best_draft_length(0.9, curve, 0.1, longest=0).gain == 1.0
-
-
-def test_with_passes_of_one_price_the_best_draft_length_is_the_published_one():
-    flat = WidthCurve.linear(0.0)
-    for alpha in (0.3, 0.6, 0.8, 0.9):
-        for cost in (0.05, 0.1, 0.4):
-            assert best_draft_length(alpha, flat, cost, longest=40).length == optimal_gamma(alpha, cost)
 
 
 def test_the_shape_of_a_configuration_has_its_matrices():

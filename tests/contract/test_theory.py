@@ -55,12 +55,6 @@ def test_optimal_gamma_refuses_an_unbounded_optimum(alpha: float, c: float) -> N
         theory.optimal_gamma(alpha, c)
 
 
-def test_predicted_speedup_contains_the_published_formula() -> None:
-    tau, gamma, c = theory.expected_tokens(0.8, 5), 5, 0.1
-    assert theory.predicted_speedup(tau, 1.0, gamma * c) == theory.walltime_improvement(0.8, gamma, c)
-    assert theory.predicted_speedup(3.0, 1.25, 0.5, 0.25) == 1.5
-
-
 def test_acceptance_of_the_two_ways_of_drawing() -> None:
     p, q = [0.6, 0.2, 0.1, 0.1], [0.7, 0.2, 0.05, 0.05]
     assert theory.acceptance(p, q) == pytest.approx(0.9, abs=1e-12)
@@ -100,13 +94,3 @@ def test_acceptance_of_the_two_ways_of_drawing() -> None:
 def test_bad_input_names_the_argument(call: object, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         call()  # type: ignore[operator]
-
-
-def test_a_width_curve_is_straight_between_its_points_and_goes_on_beyond_them() -> None:
-    curve = theory.WidthCurve((1, 2, 4), (1.0, 1.0, 1.5), 8)
-    assert [curve(n) for n in (1, 2, 3, 4, 7)] == [1.0, 1.0, 1.25, 1.5, 2.0]
-    assert theory.WidthCurve((1,), (1.0,))(9) == 1.0
-    assert theory.WidthCurve.linear(0.25)(5) == 2.0
-    measured = theory.WidthCurve.of_seconds([1, 2, 3], [0.2, 0.19, 0.3], 8)
-    assert measured.costs == pytest.approx((1.0, 1.0, 1.5))
-    assert theory.WidthCurve.from_dict({"num_nodes": [1, 2, 4], "costs": [1.0, 1.0, 1.5], "batch_size": 8}) == curve

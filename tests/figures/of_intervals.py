@@ -112,6 +112,7 @@ def decisions() -> Differences:
         "slower": verdict(slow, slow),
         "faster": verdict(fast, fast),
         "one is open": (verdict(slow, open_), verdict(fast, open_)),
+        "they differ": (verdict(slow, fast), verdict(fast, slow), verdict()),
         "at 1": (verdict(Interval(1.1, 1.0, 1.2, 9)), verdict(Interval(0.9, 0.8, 1.0, 9))),
         "no bounds": verdict(Interval(2.0, None, None, 3)),
         # 10 (log(1.35 / 0.9) / 2 / log 1.1)^2 = 45.2; of the other 10 (log(1.4 / 0.9) / 2 / log 1.1)^2 = 53.7.
@@ -134,6 +135,7 @@ def decisions() -> Differences:
         "slower": "slower",
         "faster": "faster",
         "one is open": ("not told apart",) * 2,
+        "they differ": ("not told apart",) * 3,
         "at 1": ("not told apart",) * 2,
         "no bounds": "not told apart",
         "to tell": (46, 54),
