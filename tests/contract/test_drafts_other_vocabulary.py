@@ -308,20 +308,6 @@ def test_the_output_law_is_the_oracles_inside_other_sources(outer, rule):
     check_lossless(SpeculativeDecoder(TARGET, inside(outer), rule), PROMPT, 3, PENALTIES, mates=MATES)
 
 
-@pytest.mark.parametrize("outer", [Merged, Cascade])
-@pytest.mark.parametrize("batch_size", [1, 3, 8])
-def test_greedy_and_coupled_tokens_are_those_of_plain_decoding_inside_other_sources(outer, batch_size):
-    prompts = [np.random.default_rng(i).integers(0, 3, 1 + i).tolist() for i in range(8)]
-    for rule, sampling in (("multi_draft", SamplingParams()), ("coupled", SamplingParams(temperature=1.0))):
-        plain = SpeculativeDecoder(TARGET, rule="coupled" if rule == "coupled" else "standard")
-        result = SpeculativeDecoder(TARGET, inside(outer), rule).generate(
-            prompts, 20, sampling, seed=2, batch_size=batch_size
-        )
-        assert result.tokens == plain.generate(prompts, 20, sampling, seed=2).tokens
-        names = {name for record in result.records for name in record["node_sources"]}
-        assert names == {"prompt_lookup", "other_vocabulary"}
-
-
 def written(own: tuple[int, ...], size: int) -> str:
     """Return what the model writes greedily after its own ids, by hand."""
     for _ in range(size):

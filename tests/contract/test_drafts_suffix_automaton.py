@@ -2,7 +2,6 @@
 
 from threading import Thread
 
-import numpy as np
 import pytest
 
 import drafts
@@ -235,18 +234,6 @@ def test_the_output_law_is_the_oracles_with_a_store(form, rule):
     source = remembering(**FORMS[form])
     check_lossless(SpeculativeDecoder(TARGET, source, rule), PROMPT, 3, PENALTIES, mates=MATES)
     assert len(source._outputs) == 3
-
-
-@pytest.mark.parametrize(("rule", "sampling"), [("multi_draft", SamplingParams()), ("coupled", SAMPLED)])
-@pytest.mark.parametrize("batch_size", [1, 3, 8])
-def test_trees_with_a_store_give_the_tokens_of_plain_decoding(rule, batch_size, sampling):
-    prompts = [np.random.default_rng(i).integers(0, 3, 1 + i).tolist() for i in range(8)]
-    plain = SpeculativeDecoder(TARGET, rule="coupled" if rule == "coupled" else "standard")
-    wanted = plain.generate(prompts, 20, sampling, seed=2).tokens
-    source = remembering(num_draft_tokens=4, max_nodes=6)
-    for _ in range(2):
-        found = SpeculativeDecoder(TARGET, source, rule).generate(prompts, 20, sampling, seed=2, batch_size=batch_size)
-        assert found.tokens == wanted
 
 
 def test_a_session_of_another_base_need_not_say_what_it_leaves():

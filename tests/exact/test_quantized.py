@@ -162,12 +162,6 @@ def test_in_a_batch_only_rows_that_draft_pass_the_view():
     assert sum(widths) == result.stats.num_drafted
 
 
-def test_a_step_without_a_draft_is_a_plain_pass(any_pack):
-    oracle, view = pair(any_pack)
-    stats = SpeculativeDecoder(oracle, Quantized(oracle, view, length=Fixed(0))).generate([[1, 2, 3]], 8).stats
-    assert (stats.target_calls, stats.num_drafted) == (8, 0)
-
-
 def test_a_view_near_the_end_of_the_context_drafts_within_it(any_pack):
     oracle, view = pair(any_pack, max_context=24)
     plain, made = (

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -167,13 +166,6 @@ def test_int8_weights_are_named_and_drafts_change_no_token(checkpoints, tmp_path
     summary = summary_of(tmp_path)
     assert summary["provenance"]["arguments"]["weights"] == "int8"
     assert {arm["identical"] for arm in summary["arms"].values()} == {4}
-
-
-def test_arms_are_interleaved_and_rotated(checkpoints, tmp_path, runs):
-    assert lookup(checkpoints, tmp_path, "--repeats", "2", "--num-prompts", "2") == 0
-    measured = [(arm, prompts[0]) for arm, prompts, tokens in runs if tokens == 10]
-    one, two = ("plain", "prompt_lookup"), ("prompt_lookup", "plain")
-    assert measured == [(arm, "p0") for arm in (*one, *two)] + [(arm, "p1") for arm in (*two, *one)]
 
 
 def test_a_failed_prompt_is_recorded_and_tried_again(checkpoints, tmp_path, runs, monkeypatch, capsys):
@@ -468,25 +460,6 @@ def test_another_machine_does_not_go_on_with_times_of_this_one(monkeypatch):
     # Nor with those of compiled code where there is none any more.
     monkeypatch.setattr(shared_arguments, "best_kernels", lambda: REFERENCE)
     assert study.folder_of(plan, []) != here
-
-
-def test_exactness_on_another_machine_begins_anew(checkpoints, tmp_path, monkeypatch):
-    folders = []
-    monkeypatch.setattr(exactness, "Runner", lambda *_: SimpleNamespace(prompts=[]))
-    monkeypatch.setattr(exactness, "_prove", lambda _, study: folders.append(study.folder) or 0)
-    for name in ("one", "another one"):
-        monkeypatch.setattr(study, "processor", lambda name=name: name)
-        assert exactness.main(common(checkpoints, tmp_path)) == 0
-    assert len(set(folders)) == 2
-
-
-def test_units_hold_one_kind_each():
-    prompts = [NamedPrompt(str(i), "abb"[i % 3], "x") for i in range(7)]
-    units = units_of(prompts, batch_size=2)
-    assert [(unit.kind, unit.numbers) for unit in units] == [
-        ("a", (0, 3)), ("a", (6,)), ("b", (1, 2)), ("b", (4, 5))
-    ]  # fmt: skip
-    assert [unit.index for unit in units] == [0, 1, 2, 3]
 
 
 UNUSABLE = {

@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
 
 from experiments import exactness, staged, threshold
 from experiments.harness import running as harness
@@ -132,16 +129,6 @@ REFUSED = {
 def test_what_it_cannot_answer_is_refused_by_name(options, message, records):
     with pytest.raises(SystemExit, match=message):
         harness.script("compare", "", [*common(records), *options])
-
-
-def test_sources_of_another_vocabulary_are_refused(records):
-    words = Tokenizer(WordLevel({"def": 0, "?": 1}, unk_token="?"))
-    words.pre_tokenizer = Whitespace()
-    words.save(str(records.parent / "words.json"))
-    argv = [*common(records), "--tokenizer", str(records.parent / "words.json"), "--strategies"]
-    with pytest.raises(SystemExit, match=r"drafts from a vocabulary of .* ids, but the oracle's has 2"):
-        harness.script("compare", "", [*argv, "small_transformer"])
-    assert harness.script("compare", "", [*argv, "prompt_lookup"]) == 0
 
 
 @pytest.mark.parametrize("main", [trees.main, exactness.main, threshold.main])
