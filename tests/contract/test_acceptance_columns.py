@@ -12,9 +12,6 @@ from specdec.contracts import StepInfo
 from specdec.stats import Records, Stats, StatsRecorder
 from tests.support.hand_steps import chain_step, recorded, three_steps, tree_step
 
-# What each step of ``three_steps`` did: drafted, accepted, emitted.
-STEPS = [(3, 3, 4), (3, 0, 1), (2, 1, 2), (3, 3, 2), (0, 0, 1)]
-
 
 def entry(infos: list[StepInfo], reasons: list[str]) -> dict[str, Any]:
     """Return a unit of one arm that took these steps, of a request for each reason."""
@@ -31,32 +28,6 @@ def entry(infos: list[StepInfo], reasons: list[str]) -> dict[str, Any]:
 def the_row(*entries: dict[str, Any]) -> dict[str, Any]:
     (row,) = acceptance_table(Outcome(["x"], entries)).rows
     return dict(row)
-
-
-def test_every_column_by_hand() -> None:
-    drafted, accepted, emitted = (sum(column) for column in zip(*STEPS, strict=True))
-    assert (drafted, accepted, emitted, len(STEPS)) == (11, 7, 10, 5)
-    row = the_row(entry(three_steps(), ["length", "eos"]))
-    assert row == {
-        "arm": "x",
-        "accept_len": 10 / 5,
-        # Four steps proposed one token or more and three kept one; two of four a second, two of three a third.
-        "accept_rate@0": 3 / 4,
-        "verify_rate": (7 + 5) / (11 + 5),
-        "proposed": 11 / 5,
-        "tokens/answer": 10 / 2,
-        "accept_rate@1": 2 / 4,
-        "accept_rate@2": 2 / 3,
-        # Of three steps that kept one token and proposed another, two kept that; both kept the third.
-        "cond_accept@0": 3 / 4,
-        "cond_accept@1": 2 / 3,
-        "cond_accept@2": 2 / 2,
-        "drafts": 4,
-        "drafted": 11,
-        "steps": 5,
-        "cut": 1,
-        "ends": "eos 1, length 1",
-    }
 
 
 def test_the_figures_of_statistics_are_those_of_the_steps() -> None:
@@ -93,13 +64,6 @@ def test_plain_decoding_proposes_nothing() -> None:
     assert row["accept_rate@0"] is None
     assert row["ends"] == "length 1, stop 1"
     assert Stats().verify_rate is None
-
-
-def test_units_are_pooled_and_answers_counted_once() -> None:
-    first, second = entry(three_steps(), ["length", "eos"]), entry([chain_step([0], [5], [3], [1])], ["eos"])
-    row = the_row(first, second)
-    assert (row["accept_len"], row["tokens/answer"]) == (12 / 6, 12 / 3)
-    assert (row["accept_rate@0"], row["ends"]) == (4 / 5, "eos 2, length 1")
 
 
 def test_a_step_is_cut_if_tokens_of_it_are_not_emitted() -> None:

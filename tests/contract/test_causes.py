@@ -154,30 +154,6 @@ def test_a_wider_pass_is_compared_with_a_plain_one_of_as_many_rows() -> None:
     assert Widening.of(plain, plain) is None
 
 
-def test_passes_of_other_numbers_of_rows_are_not_compared() -> None:
-    plain, own = [records([(4, 1, 2.0)])], [(4, 5, 3.0), (2, 5, 1.2), (2, 5, 1.2)]
-    assert Widening.of(plain, [records(own)]) == Widening(rows=4, nodes=5, cost=1.5)
-    assert Widening.of(plain, [records(own[1:])]) is None
-    assert Widening.of(plain, [records([*own[1:], (2, 1, 1.0)])]) == Widening(rows=2, nodes=5, cost=1.2)
-
-
-def test_passes_of_fewer_rows_tell_what_rows_cost_if_there_are_enough() -> None:
-    plain = [records([(4, 1, 2.0)] * 3 + [(2, 1, 1.0)])]
-    few = [(2, 5, 1.5)] * 3 + [(2, 1, 1.0)] * 2
-    own = [(4, 5, 6.0)] * 4 + [(3, 5, 9.0)] * 3 + [(1, 5, 9.0)] * 2 + [(1, 1, 9.0)] * 3
-    assert Widening.of(plain, [records(own + few)]) == Widening(4, 5, 3.0, fewer=Widening(2, 5, 1.5))
-    assert Widening.of(plain, [records(own + few[:-1])]) == Widening(4, 5, 3.0)
-
-
-@pytest.mark.parametrize("node", [0.0, 0.01, 0.3])
-def test_one_row_of_a_batch_has_the_price_of_its_nodes(node: float) -> None:
-    def cost(rows: int) -> float:
-        return (1 + node * 6 * rows) / (1 + node * rows)
-
-    assert Widening(16, 6, cost(16)).of_one_row == pytest.approx(cost(1))
-    assert Widening(16, 6, 7.0).of_one_row == 7.0
-
-
 def outcome(peer: Settings = OURS, own: Settings = OURS) -> Outcome:
     """Return a unit of plain decoding, an arm of ours and another program."""
     stats = pool([Stats(target_calls=4, num_steps=4, num_bonus=4, num_emitted=4, steps_by_depth=(4,))])

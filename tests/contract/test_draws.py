@@ -206,16 +206,6 @@ def test_speed_is_of_as_many_tokens() -> None:
     assert outcome.speedup("plain", against="x").value == pytest.approx(scaled / (2 * 5 + of_plain))
 
 
-def test_few_units_are_paired_by_rounds_of_as_many_tokens() -> None:
-    seconds = {"plain": [12.0, 12.0, 14.0, 12.0, 12.0], "x": [7.0] * 5}
-    outcome = Outcome(["plain", "x"], [entry({"plain": 10, "x": 20}, seconds, {"plain": 10.0, "x": 10.0})])
-    assert outcome.by_rounds
-    found = outcome.speedup("x")
-    assert found.num_units == 5
-    # A round of plain decoding: 2 s of prompt, and 10 or once 12 s for half as many tokens.
-    assert found.value == pytest.approx((5 * 2 + 2 * (4 * 10 + 12)) / 35)
-
-
 def test_tables_say_what_was_checked_in_place_of_equal_ids() -> None:
     counts, seconds = {"plain": 5, "x": 7}, {"plain": [5.0], "x": [7.0]}
     entries = [entry(counts, seconds, {"plain": 1.0, "x": 1.0}, number) for number in range(5)]

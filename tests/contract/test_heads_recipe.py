@@ -63,9 +63,9 @@ def test_its_own_head_conforms(names, shape):
     oracle = tiny_transformer()
     head = names["OneLayer"](oracle, 1)
     source = drafts.Eagle3(head, 2) if shape is None else drafts.Eagle3(head, tree=shape)
-    check_draft(source, oracle, max_new_tokens=12)
+    check_draft(source, oracle, max_new_tokens=6)
     blocks = drafts.BlockDrafter(names["TwoAhead"](oracle, 1), tree=shape)
-    check_draft(blocks, oracle, max_new_tokens=12)
+    check_draft(blocks, oracle, max_new_tokens=6)
     decoder = SpeculativeDecoder(oracle, blocks, "standard" if shape is None else "multi_draft")
     check_lossless(decoder, [1, 2, 3], 3, SamplingParams(temperature=1.0))
 

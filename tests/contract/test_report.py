@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from experiments.harness.findings.run_tables import speed_table
-from experiments.harness.findings.summary import conclusion
 from experiments.harness.run_outcome import Outcome
 from specdec.stats.report.intervals import bootstrap_ratio, paired_ratio
 from specdec.stats.report.provenance import device_name, processor, provenance
@@ -57,38 +56,6 @@ def test_tokens_per_pass_have_either_interval_of_their_units(method):
     outcome = Outcome(["x"], entries)
     assert outcome.block_efficiency("x", method=method) == method(emitted, steps)
     assert outcome.block_efficiency("x", "a", method) == method(emitted[:-1], steps[:-1])
-
-
-@pytest.mark.parametrize(
-    ("noisy", "sure", "words"),
-    [
-        (
-            [1.0] * 5,
-            [2.0] * 5,
-            "noisy, the best of 2 on 5 prompts, is faster than plain decoding: end to end 2.00 [2.00, 2.00].",
-        ),
-        (
-            [0.1, 0.1, 0.1, 0.1, 3.0],
-            [1.6] * 5,
-            "sure is faster than plain decoding on 5 prompts: end to end 1.25 [1.25, 1.25]; noisy is not told apart "
-            "from it: ",
-        ),
-        ([0.1, 0.1, 0.1, 0.1, 3.0], [2.5] * 5, "No arm is told apart from plain decoding as faster on 5 prompts; "),
-        ([1.0], [2.0], "No arm is told apart from plain decoding as faster on 1 prompt; "),
-    ],
-)
-def test_the_conclusion_names_the_fastest_that_is_told_apart(noisy, sure, words):
-    times = {"plain": [2.0] * len(sure), "noisy": noisy, "sure": sure}
-    units = [{arm: seconds[unit] for arm, seconds in times.items()} for unit in range(len(sure))]
-    same = {"repeats_plain": True, "identical": [True]}
-    kept = [
-        {arm: {"seconds": [s], "num_tokens": 9, "stats": None, **same} for arm, s in unit.items()} for unit in units
-    ]
-    entries = [
-        {"unit": number, "error": None, "kind": "a", "prompts": [str(number)], "arms": arms}
-        for number, arms in enumerate(kept)
-    ]
-    assert conclusion(Outcome([*times], entries)).startswith(words)
 
 
 def test_a_kind_of_prompts_that_is_called_like_a_column_has_one_of_its_own():

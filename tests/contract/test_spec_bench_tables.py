@@ -85,29 +85,6 @@ def test_decoding_alone_by_hand() -> None:
     assert (overall["in loops"], overall["accepted"]) == (f"{3 / 13:.1%}", f"{13 / 7:.2f} (n = 3)")
 
 
-def test_end_to_end_by_hand() -> None:
-    mt_bench, qa, overall = rows_of(WHOLE, three_questions())
-    # With prompts: 46 + 50 s and 35 s against 26 + 30 s and 15 s.
-    own, plain = [8 / 56, 3 / 15], [8 / 96, 3 / 35]
-    assert mt_bench == {
-        "task": "mt_bench",
-        "arm": "x",
-        "end to end": f"{131 / 71:.2f} (n = 2)",
-        "Spec-Bench ratio": f"{sum(own) / sum(plain):.2f} (n = 2)",
-        "questions": 2,
-        "answers": 3,
-        "bootstrap": f"{131 / 71:.2f} (n = 2)",
-        "tokens/s": pytest.approx(sum(own) / 2),
-        "plain": pytest.approx(sum(plain) / 2),
-    }
-    assert (qa["end to end"], qa["Spec-Bench ratio"]) == (f"{24 / 44:.2f} (n = 1)", f"{24 / 44:.2f} (n = 1)")
-    assert (qa["questions"], qa["answers"]) == (1, 1)
-    assert overall["end to end"] == f"{(131 + 24) / (71 + 44):.2f} (n = 3)"
-    both = (sum(own) + 2 / 44) / (sum(plain) + 2 / 24)
-    assert overall["Spec-Bench ratio"] == f"{both:.2f} (n = 3)"
-    assert f"{both:.2f}" != f"{155 / 115:.2f}", "the two ratios are told apart here"
-
-
 def test_eight_categories_are_one_task_and_tasks_stand_in_their_order() -> None:
     kinds = ["rag", "of my own", *MT_BENCH, "math_reasoning", "qa", "summarization", "translation"]
     arms = {"plain": arm_of(alone([1]), 1.0), "x": arm_of(alone([1]), 1.0)}
@@ -117,14 +94,6 @@ def test_eight_categories_are_one_task_and_tasks_stand_in_their_order() -> None:
     assert rows[0]["decoding alone"] == "1.00 [1.00, 1.00]"
     one_kind = rows_of(WHOLE, [unit_of(i, "chat", str(i), arms) for i in range(2)])
     assert [row["task"] for row in one_kind] == ["overall"]
-
-
-def test_rounds_are_counted_together_and_tokens_once() -> None:
-    arms = {"plain": arm_of(alone([1, 2]), 2.0, rounds=3), "x": arm_of([([1, 2], 10.0)], 2.0, rounds=3)}
-    arms["x"]["seconds"] = [12.0, 6.0, 18.0]
-    (row,) = rows_of(WHOLE, [unit_of(0, "qa", "1", arms)])
-    assert (row["tokens/s"], row["plain"]) == (pytest.approx(2 / 12), pytest.approx(2 / 22))
-    assert rows_of(DECODING, [unit_of(0, "qa", "1", arms)])[0]["tokens/s"] == pytest.approx(2 / 10)
 
 
 def seeded(num_prompts: int) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from experiments.bench.oracle import __main__ as bench
 from experiments.bench.oracle.benchmark_models import Models
 from experiments.harness import rounds
 from experiments.harness.findings.model_shapes import model_shape
-from experiments.harness.rounds import Round, TimedArm, Timings, measure, median_seconds
+from experiments.harness.rounds import Round, TimedArm, measure
 from experiments.peers import with_llama_cpp
 from experiments.peers.gguf_file import interleave, write_gguf
 from oracles.checkpoints.gguf import GGUFFile
@@ -78,13 +78,6 @@ def fake(name: str, log: list[str], ids: list[int] | None = None, **settings: ob
     return TimedArm(name, run, **settings)  # type: ignore[arg-type]
 
 
-def test_every_arm_runs_once_a_round_and_another_one_first():
-    log: list[str] = []
-    timings = measure([fake(name, log) for name in "abc"], 4)
-    assert "".join(log) == "abc" + "abc" + "bca" + "cab" + "abc"
-    assert timings.seconds["a"] == [4, 9, 11, 13]
-
-
 def test_ids_unlike_the_twins_end_a_run_or_are_counted():
     log: list[str] = []
     first, loose = fake("a", log, [1, 2, 3, 4]), fake("b", log, [1, 2, 3, 5], twin="a", strict=False)
@@ -98,19 +91,6 @@ def test_ids_unlike_the_twins_end_a_run_or_are_counted():
         measure([first, fake("b", log, [1, 2], twin="a", strict=False)], 2)
     with pytest.raises(KeyError, match="c"):
         measure([first, fake("b", log, [1], twin="c")], 2)
-
-
-def test_ratios_are_paired_by_round():
-    timings = Timings({"a": [1.0, 2.0, 9.0], "b": [2.0, 1.0, 3.0]})
-    assert str(timings.ratio("a", "b")) == "2.00 (0.50 .. 3.00)"
-    assert timings.fastest("a", "b", "c") == "a"
-    assert timings.fastest("c") is None
-
-
-def test_repeated_calls_are_undone_and_the_first_does_not_count():
-    calls: list[str] = []
-    median_seconds(lambda: calls.append("do"), 2, lambda: calls.append("undo"))
-    assert calls == ["do", "undo"] * 3
 
 
 def test_weights_are_the_same_in_every_storage_and_their_bytes_known(native):

@@ -9,9 +9,8 @@ import pytest
 
 from experiments.harness import rounds
 from experiments.studies.inference_stack import study_frame
-from experiments.studies.inference_stack.study_frame import Results
 from experiments.studies.precision import __main__ as precision
-from experiments.studies.precision import precision_arms, precision_tables, with_torchao
+from experiments.studies.precision import precision_arms, with_torchao
 from experiments.studies.precision.precision_arms import ARMS, VIEWS, PrecisionArm
 from oracles.quantisation import FORMATS
 from oracles.quantisation.methods import calibration_text
@@ -118,12 +117,3 @@ def test_every_format_is_measured_and_what_drafts_is_native():
     assert all(ARMS[view].backend == precision_arms.NATIVE for view in VIEWS)
     assert ARMS["int8 inputs"].products == "int8, sums int32"
     assert PrecisionArm("bfloat16", precision_arms.EAGER, "bfloat16").products == "bfloat16"
-
-
-def test_the_reference_column_tells_the_worst_batch_size(tmp_path):
-    results = Results(tmp_path, {})
-    found = {"prompts": 5, "same": 4, "exact": None, "bytes_read": 1e6, "load_seconds": 1.0}
-    results.put("text", 1, {"int8": {**found, "as_reference": 5}})
-    results.put("text", 8, {"int8": {**found, "as_reference": 3}})
-    (row,) = precision_tables.text_rows(results, [1, 8], ["int8"])
-    assert (row["as its reference"], row["changed, batch 8"], row["exact answers"]) == ("3 of 5", "1 of 5", None)

@@ -10,10 +10,8 @@ from datasets import Dataset
 from experiments import exactness, staged, threshold
 from experiments.harness import running as harness
 from experiments.harness.arguments import fingerprint
-from experiments.harness.recorded_runs import AssumedCosts
 from experiments.studies import trees
 from oracles import RecordedText
-from specdec.theory import WidthCurve
 from tests.support.experiments import TEXT, read_json, write_rows
 
 pytestmark = pytest.mark.usefixtures("documents")
@@ -152,11 +150,3 @@ def test_prompts_without_a_record_fail_by_name(records, capsys):
     err = capsys.readouterr().err
     assert "prompts ['unknown']: selects no record" in err
     assert "known']" in err
-
-
-def test_costs_are_read():
-    assert AssumedCosts.of({}) is None
-    found = AssumedCosts.of({"draft_cost": ["0.1", "ngram=0.2"], "width_cost": "1,1.5"})
-    assert found == AssumedCosts({"": 0.1, "ngram": 0.2}, WidthCurve((1, 2), (1.0, 1.5)))
-    found = AssumedCosts.of({"draft_cost": ["0"], "width_cost": "0.25"})
-    assert found == AssumedCosts({"": 0.0}, WidthCurve.linear(0.25))

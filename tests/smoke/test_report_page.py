@@ -17,8 +17,7 @@ from experiments.advise.advice_parts import Parts
 from experiments.advise.predicting import best
 from experiments.harness import running as harness
 from experiments.harness.arms import PLAIN
-from experiments.harness.findings.step_columns import reason
-from experiments.harness.run_outcome import Outcome, speed_words
+from experiments.harness.run_outcome import Outcome
 from experiments.harness.running import COMPARE, plan_of
 from experiments.report import one_run
 from experiments.report.__main__ import main
@@ -27,7 +26,7 @@ from experiments.report.one_run import command_of
 from experiments.report.page import Section, embed_json, pack_plotly, page
 from experiments.report.runs import Run, load_runs
 from experiments.report.tree_maps import acceptance
-from experiments.report.why import acceptance_for, predictions, sentences, shares
+from experiments.report.why import predictions, sentences
 from experiments.strategies import STRATEGIES
 from experiments.studies import trees
 from specdec.stats.report.intervals import Interval
@@ -120,28 +119,6 @@ def test_theory_stands_beside_the_measured_lengths(run):
     assert f"{best(found)} would be best: {most:.2f}x by theory." in " ".join(sentences(run, "small_transformer"))
     assert predictions(run, "tree") == {}
     assert "would be best" not in " ".join(sentences(run, "tree"))
-
-
-def test_the_reasons_are_theorys(run, found):
-    stats = run.drafting["small_transformer"]
-    why = reason(run.plain, stats)
-    assert sum(shares(Parts.of(run.plain, stats)).values()) == pytest.approx(1)
-    cost = why["v"] + why["propose/T"] + why["other/T"]
-    twice = why["predicted"] * cost / (cost - why["propose/T"] / 2)
-    told = " ".join(sentences(run, "small_transformer"))
-    assert told.startswith(f"D{speed_words(run.outcome, 'small_transformer')[1:]}: a step emits ")
-    steps = run.plain.num_steps * stats.total_seconds / stats.num_steps / run.plain.total_seconds
-    prefills = [1 - one.seconds["prefill"] / one.total_seconds for one in (stats, run.plain)]
-    assert f"takes {steps * prefills[0] / prefills[1]:.2f} times as long as a plain step" in told
-    assert f"Drafting takes {why['propose/T'] / cost:.0%}" in told
-    assert f"A draft twice as fast would give {twice:.2f}x" in told
-    alpha = acceptance_for(stats, 2.0)
-    assert alpha is not None
-    assert stats.theoretical_block_efficiency(alpha) == pytest.approx(2.0)
-    assert acceptance_for(stats, 100.0) is None
-    assert all(sentence in found.seen for arm in run.drafting for sentence in sentences(run, arm))
-    told = "takes drafting to cost in proportion to their length. That is too little if a draft also has a fixed cost"
-    assert told in found.seen
 
 
 def test_shorter_drafts_are_explained_only_where_one_can_be_shorter(run, monkeypatch):
@@ -305,14 +282,9 @@ def test_without_the_charting_library_the_error_names_what_to_install(compared, 
         main([str(compared)])
 
 
-def test_several_runs_have_pictures_across_them(checkpoints, tmp_path, capsys):
-    folders = []
-    length, warm = ["--small-transformer-num-draft-tokens", "2"], ["--temperature", "0.8", "--top-p", "0.9"]
-    for varied in ([], ["--batch-size", "2"], length, warm):
-        out = tmp_path / str(len(folders))
-        argv = [*common(checkpoints, out), *options(checkpoints, "small_transformer", "tree")]
-        assert harness.script("compare", "", [*argv, *varied]) == 0
-        folders.append(the_folder(out))
+def test_several_runs_have_pictures_across_them(compared, tmp_path, capsys):
+    varied = ({"batch_size": 2}, {"small_transformer.num_draft_tokens": 2}, {"temperature": 0.8, "top_p": 0.9})
+    folders = [compared, *(altered(compared, tmp_path / str(n), {}, **one) for n, one in enumerate(varied))]
     assert main([*map(str, folders), "--out", str(tmp_path / "page.html")]) == 0
     assert f"Written: {tmp_path / 'page.html'}" in capsys.readouterr().out
     found = Reader((tmp_path / "page.html").read_text(encoding="utf-8"))
@@ -321,11 +293,9 @@ def test_several_runs_have_pictures_across_them(checkpoints, tmp_path, capsys):
     assert [tag for tag, _ in found.tags].count("section") == 5
     batch, temperature, by_length = found.data["across"]["figures"]
     assert batch["layout"]["xaxis"]["title"]["text"] == "rows in a batch"
-    assert {trace["name"]: trace["x"] for trace in batch["data"]} == {
-        "small_transformer": [1, 2],
-        "tree": [1, 2],
-        "small_transformer, theory": [1, 2],
-    }
+    arms = ("small_transformer", "prompt_lookup", "tree")
+    theory = [f"{arm}, theory" for arm in arms[:2]]
+    assert {trace["name"]: trace["x"] for trace in batch["data"]} == {name: [1, 2] for name in [*arms, *theory]}
     assert {tuple(trace["x"]) for trace in temperature["data"]} == {(0, 0.8)}
     assert by_length["layout"]["xaxis"]["title"]["text"] == "draft length of small_transformer, tokens"
     curve, measured = by_length["data"]
