@@ -12,13 +12,16 @@ import pytest
 import drafts
 from experiments.harness import tracing
 from specdec import SamplingParams, SpeculativeDecoder
+from specdec.contracts import WatchedSession, WatchedSource
 from specdec.system import whole_file
 from specdec.traces import NodeRecords, nodes, record_nodes, recording
-from tests.support.node_recording import NEW, PROMPTS, SAMPLED, Killed, dying, recorded
 from tests.support.pairwise import chosen
 from tests.support.processes import started, status_of
 from tests.support.registry import OTHERS, SIX_IDS, SOURCES
 
+PROMPTS = [[i % 6, (i * i) % 6, 2, 3] for i in range(5)]
+NEW = 16
+SAMPLED = SamplingParams(temperature=1.0)
 # All but the greedy one with an end inside. The first stands in most cases.
 WAYS = {
     "sampled": ("sample_and_match", SAMPLED),
@@ -30,6 +33,35 @@ ALL = {
     **{f"{name}, {way}": make(SIX_IDS) for name, ways in OTHERS.items() for way, make in ways.items()},
     "plain": None,
 }
+
+
+class Killed(BaseException):
+    """What no part of the program catches."""
+
+
+class Dying(WatchedSession):
+    """A session that dies in its so manyth draft, over all that share a list of calls."""
+
+    def __init__(self, inner, limit, calls):
+        super().__init__(inner)
+        self.limit, self.calls = limit, calls
+
+    def propose(self, *arguments):
+        self.calls.append(1)
+        if len(self.calls) == self.limit:
+            raise Killed
+        return self.inner.propose(*arguments)
+
+
+def dying(source, limit: int) -> WatchedSource:
+    calls: list[int] = []
+    return WatchedSource(source, lambda session, oracle, num_rows: Dying(session, limit, calls))
+
+
+def recorded(folder: Path, source, **options) -> NodeRecords:
+    # A table gives the same bits in every batch.
+    decoder = SpeculativeDecoder(SIX_IDS.other, source)
+    return record_nodes(decoder, folder, PROMPTS, NEW, SAMPLED, batch_size=2, **options)
 
 
 def decoder_of(source, rule="standard") -> SpeculativeDecoder:

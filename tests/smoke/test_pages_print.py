@@ -9,6 +9,7 @@ import transformers
 
 import drafts
 import oracles
+from experiments.harness import running as harness
 from oracles.checkpoints.embedded_folders import EMBEDDED
 from specdec import SamplingParams, SpeculativeDecoder
 from tests.support.backends import needed_native
@@ -17,17 +18,46 @@ from tests.support.pages import DOCS, ROOT
 GRAMMARS = pytest.param("docs/guides/grammars.md", 1, marks=pytest.mark.real)
 
 
-@pytest.mark.parametrize(("page", "count"), [("README.md", 2), ("docs/guides/prefix-sharing.md", 1), GRAMMARS])
+FIRST_STEPS = "docs/start/first-steps.md"
+PRINTING = [("README.md", 2), (FIRST_STEPS, 4), ("docs/guides/prefix-sharing.md", 1), GRAMMARS]
+
+
+def rounded(printed: str) -> str:
+    """Return a text whose numbers have six decimals at most: the last ones are the machine's."""
+    return re.sub(r"\d+\.\d{7,}", lambda found: f"{float(found[0]):.6f}", printed)
+
+
+@pytest.fixture
+def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the page of the first steps, in a folder with its records alone."""
+    page = (ROOT / FIRST_STEPS).read_text(encoding="utf-8")
+    (records,) = re.findall(r"cat records\.jsonl\n(.*?)^\$", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "records.jsonl").write_text(records, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return page
+
+
+@pytest.mark.usefixtures("steps")
+@pytest.mark.parametrize(("page", "count"), PRINTING)
 def test_the_code_prints_what_the_page_says(page: str, count: int, capsys: pytest.CaptureFixture[str]) -> None:
     needed_native()
     text = (ROOT / page).read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", text, re.DOTALL)
     assert len(blocks) == count
-    assert page != "README.md" or text.count("```python\n") == count, "all of its code says what it prints"
+    is_whole = page in ("README.md", FIRST_STEPS)
+    assert not is_whole or text.count("```python\n") == count, "all of its code says what it prints"
     names: dict[str, Any] = {"__name__": "page"}
     for code, said in blocks:
         exec(compile(code, page, "exec"), names)
-        assert capsys.readouterr().out == said
+        assert rounded(capsys.readouterr().out) == rounded(said)
+
+
+def test_a_source_on_recorded_text_has_the_acceptance_that_the_page_says(
+    steps: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, said = re.findall(r"^\$ exactspec prompt_lookup (.*)\n\.\.\.\n(.*?)```", steps, re.M | re.S)[0]
+    assert harness.script("prompt_lookup", "", command.split()) == 0
+    assert said in capsys.readouterr().out
 
 
 # Pages whose code prints nothing, and goes on with an oracle, a model and a run that the reader has.
