@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from drafts import Cascade, EarlyExit, Lookahead, Merged, PromptLookup, SmallTransformer, Staged, stateless
+from drafts import Cascade, EarlyExit, Merged, PromptLookup, SmallTransformer, Staged, stateless
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Draft, Needs, Scores
 from specdec.drafting.merging import merge
-from specdec.exactness import check_draft
 from specdec.laws import Laws
 from tests.reference.tables import random_table
 from tests.support.draft_rows import Rows, chains
 from tests.support.models import tiny_transformer
-from tests.support.sources import RandomTrees, SiblingTrees
+from tests.support.sources import SiblingTrees
 
 SAMPLED = SamplingParams(temperature=1.0)
 TARGET, FIRST, SECOND = (TabularLM(random_table(3, 2, seed)) for seed in (51, 52, 53))
@@ -252,26 +251,6 @@ def test_a_combination_inside_another_hears_of_its_own_drafts_only_when_it_was_a
         _, scores = listener.heard[-1]
         wanted = [[b * (draft.width + 1) + node for node in own] for b, own in enumerate(nodes)]
         assert scores.logits.squeeze(-1).tolist() == wanted
-
-
-COMBINATIONS = {
-    "trees": Merged([SiblingTrees(random_table(3, 2, 54)), RandomTrees(random_table(3, 2, 55))]),
-    "nested": Merged([PromptLookup(2), Cascade([PromptLookup(2, min_ngram=3), SmallTransformer(FIRST, 2)])]),
-    "nested twice, reading logits": Merged(
-        [PromptLookup(1), Cascade([evens, Merged([Lookahead(2, 3, 2), Cascade([PromptLookup(3), Lookahead(0, 3)])])])]
-    ),
-}
-
-
-@pytest.mark.parametrize("source", COMBINATIONS.values(), ids=COMBINATIONS)
-def test_combinations_are_honest_and_equal_plain_decoding(source):
-    prompts = [[1, 2], [0], [1, 2, 0, 1], [2, 2, 1], [0, 1], [2], [1, 1], [0, 0, 2]]
-    check_draft(source, TARGET, prompts[:4], max_new_tokens=7)
-    for rule, sampling, sizes in (("coupled", SAMPLED, (1, 8)), ("multi_draft", SamplingParams(), (3,))):
-        wanted = SpeculativeDecoder(TARGET, None, rule).generate(prompts, 20, sampling).tokens
-        for batch_size in sizes:
-            made = SpeculativeDecoder(TARGET, source, rule).generate(prompts, 20, sampling, batch_size=batch_size)
-            assert made.tokens == wanted
 
 
 def test_acceptance_is_attributed_to_each_source_and_adds_up():

@@ -10,7 +10,6 @@ import torch
 
 from drafts import Cascade, Merged, NGram, PromptLookup, SmallTransformer, Staged, stateless
 from oracles import TabularLM
-from oracles.native import NativeTransformer
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Budget, Draft, Needs, Offers
 from specdec.exactness import check_draft
@@ -19,7 +18,7 @@ from specdec.laws import Laws
 from specdec.sampling.randomness import Coupled, Keyed, seed_keys
 from specdec.stats import Stats, pool
 from specdec.verify import RULES, ChainVerifier, verdicts
-from tests.support.backends import judged_by_rules, needed_kernels, needed_native
+from tests.support.backends import judged_by_rules, needed_kernels
 from tests.support.draft_rows import PROMPTS, Rows, StopBelow, chains
 from tests.support.models import tiny_transformer
 
@@ -219,23 +218,6 @@ CASES = {
     "inside a cascade": lambda model: Cascade([PromptLookup(3, min_ngram=3), Staged(model, NGram(NGRAMS, 3), 4)]),
     "inside a merger": lambda model: Merged([Staged(model, PromptLookup(3), 3, width=2), SmallTransformer(OTHER, 2)]),
 }
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_staged_drafts_are_honest_and_equal_plain_decoding_through_a_real_cache(case):
-    needed_native()
-    model, oracle = (tiny_transformer(VOCAB, torch.float32, seed, NativeTransformer) for seed in (5, 0))
-    source = CASES[case](model)
-    check_draft(source, oracle, [*PROMPTS.values()], max_new_tokens=7)
-    prompts = [*PROMPTS.values(), [1, 2], [3], [5, 5, 5], [0, 1, 2, 3]]
-    for rule, sampling, sizes in (("coupled", SAMPLED, (1, 8)), ("multi_draft", SamplingParams(), (3,))):
-        wanted = SpeculativeDecoder(oracle, None, rule).generate(prompts, 10, sampling).tokens
-        for batch_size in sizes:
-            count = len(prompts) if batch_size > 1 else 4
-            made = SpeculativeDecoder(oracle, source, rule).generate(
-                prompts[:count], 10, sampling, batch_size=batch_size
-            )
-            assert made.tokens == wanted[:count]
 
 
 @pytest.mark.parametrize("rule", ["multi_draft", "coupled"])

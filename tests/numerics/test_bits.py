@@ -6,8 +6,6 @@ import torch
 
 from oracles.transformer import eager
 from oracles.transformer.bits import has_bitwise_scores
-from oracles.transformer.config import TransformerConfig
-from oracles.transformer.eager import Transformer
 from oracles.transformer.linear import Linear
 from tests.support.backends import BITWISE_PACKS
 from tests.support.models import small_model
@@ -100,14 +98,6 @@ def test_the_check_at_load_sees_a_broken_kernel(monkeypatch):
     monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", Broken())
     monkeypatch.setattr(eager, "has_bitwise_scores", has_bitwise_scores)  # whatever was found of these weights before
     assert not small_model().pack().bitwise
-
-
-def test_weights_are_resident_once():
-    config = TransformerConfig(23, 32, 2, 4, 48, 64)
-    model = Transformer(config)
-    before = model.weight_bytes
-    assert before == 4 * sum(parameter.numel() for parameter in model.parameters())
-    assert model.pack().weight_bytes == before
 
 
 @pytest.mark.parametrize("times", [False, True])

@@ -94,15 +94,6 @@ def interrupt(out: Path, done: int) -> None:
     (folder / "journal.jsonl").write_text("".join(lines[:done]), encoding="utf-8")
 
 
-def test_an_interrupted_run_goes_on_with_the_same_later_turns(chat, whole, tmp_path):
-    options = ("--turns", "all", "--strategies", "prompt_lookup")
-    run(spec_bench.main, chat, tmp_path, *options)
-    interrupt(tmp_path, 4)
-    again = run(spec_bench.main, chat, tmp_path, *options)
-    assert answers(again["entries"], PLAIN) == answers(whole["entries"], PLAIN)
-    assert again["chat"] == whole["chat"]
-
-
 SAMPLED = ("--strategies", "prompt_lookup", "--temperature", "1")
 
 
@@ -151,12 +142,6 @@ def test_a_name_that_a_turn_or_a_seed_would_have_too_is_refused_before_a_measure
 def test_all_turns_are_asked_under_a_template_and_first_ones_on_request(chat, whole, tmp_path):
     firsts = run(spec_bench.main, chat, tmp_path, "--strategies", "prompt_lookup", "--turns", "first")
     assert [found["Spec-Bench, end to end"][-1]["answers"] for found in (whole, firsts)] == [6, 3]
-
-
-def test_intervals_count_a_conversation_once(whole):
-    row = whole["Spec-Bench, end to end"][0]
-    assert (row["task"], row["questions"], row["answers"]) == ("mt_bench", 2, 5)
-    assert row["end to end"].endswith("(n = 2)")
 
 
 def test_a_later_batch_goes_on_with_conversations_of_one_batch():

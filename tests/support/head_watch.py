@@ -1,6 +1,5 @@
 """A source whose every draft is compared with a slow reference of its head, through whatever came before."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from oracles import load_head
 from oracles.graphed import GraphedTransformer
 from oracles.heads import DFlashHead, GraphedBlockHead, NativeBlockHead
 from oracles.native import NativeTransformer
-from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Oracle, Randomness, Scores
+from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Oracle, Randomness, WatchedSession
 from tests.graphed.histories import Recorded
 from tests.support.backends import needed_native
 from tests.support.head_folders import LAYOUTS, BlockReference, block_folder
@@ -43,19 +42,15 @@ class WatchedHead:
         return getattr(self.inner, name)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
-        return _Session(self, self.inner.open(oracle, num_rows, capacity))
+        return _Session(self.inner.open(oracle, num_rows, capacity), self)
 
 
 @dataclass
-class _Session(DraftSession):
+class _Session(WatchedSession):
     source: WatchedHead
-    inner: DraftSession
-
-    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
-        self.inner.begin(rows, prompts, scores)
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        draft = self.inner.propose(rows, context, budget, randomness)
+        draft = super().propose(rows, context, budget, randomness)
         for b, count in enumerate(draft.num_nodes.tolist()):
             if count:
                 self._compare(draft, b, context.ids[b, : context.num_committed[b]].tolist(), count)
@@ -77,12 +72,6 @@ class _Session(DraftSession):
             if draft.confidence is not None and self.source.head.has_confidence:
                 gap = abs(float(draft.confidence[row, node]) - self.source.reference.confidence(ids, path))
                 self.source.worst_confidence = max(self.source.worst_confidence, gap)
-
-    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
-        self.inner.sync(rows, keep, new_ids, scores)
-
-    def end(self, rows: IntArray) -> None:
-        self.inner.end(rows)
 
 
 # How far laws may be from those of a float64 reference.

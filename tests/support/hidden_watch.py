@@ -18,10 +18,10 @@ from specdec.contracts import (
     Features,
     IntArray,
     Needs,
-    Offers,
     Oracle,
     Randomness,
     Scores,
+    WatchedSession,
 )
 from specdec.drafting import HiddenStates
 
@@ -57,6 +57,9 @@ class WatchingSource:
     seen: list[int] = field(default_factory=list)
     tolerance: float = 1e-10
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
     @property
     def name(self) -> str:
         return f"watching {self.inner.name}"
@@ -65,29 +68,20 @@ class WatchingSource:
     def needs(self) -> Needs:
         return Needs(hidden=self.layers)
 
-    @property
-    def offers(self) -> Offers:
-        return self.inner.offers
-
-    @property
-    def vocab_size(self) -> int | None:
-        return self.inner.vocab_size
-
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
         head = RememberingHead(self.layers, len(self.layers) * self.oracle.hidden_size, self.oracle.vocab_size)
         states = HiddenStates(head, head.new_cache(num_rows, capacity), num_rows, capacity)
-        return _Session(self, self.inner.open(oracle, num_rows, capacity), states)
+        return _Session(self.inner.open(oracle, num_rows, capacity), self, states)
 
 
 @dataclass
-class _Session(DraftSession):
+class _Session(WatchedSession):
     source: WatchingSource
-    inner: DraftSession
     states: HiddenStates
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
         self.states.begin(rows, prompts, scores)
-        self.inner.begin(rows, prompts, None)
+        super().begin(rows, prompts, None)
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         self.states.check(rows, context.num_committed)
@@ -102,11 +96,11 @@ class _Session(DraftSession):
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
         self.states.sync(rows, keep, new_ids, scores)
-        self.inner.sync(rows, keep, new_ids, None)
+        super().sync(rows, keep, new_ids, None)
 
     def end(self, rows: IntArray) -> None:
         self.states.end(rows)
-        self.inner.end(rows)
+        super().end(rows)
 
 
 def whole_features(oracle: Oracle, ids: list[int], layers: Sequence[int]) -> Tensor:

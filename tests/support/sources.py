@@ -1,5 +1,6 @@
 """Draft sources for tests: chains from a table, and random ragged trees."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -16,28 +17,38 @@ from tests.reference.tables import Floats, law_after
 class Session(DraftSession):
     """A session without memory: ``source.draft`` sees the context alone."""
 
-    source: "Chains | RandomTrees | SiblingTrees | PlannedTrees"
+    source: "FromTable"
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         return self.source.draft(context, budget, randomness)
 
 
 @dataclass(frozen=True)
-class Chains:
-    """Draw chains from a table of laws, whatever the request's sampling says, and declare those laws."""
+class FromTable(ABC):
+    """A source that reads a table of laws, whatever the request's sampling says, and remembers nothing."""
 
     table: Floats
+    needs: Needs = field(default_factory=Needs, kw_only=True)
+    vocab_size: int | None = field(default=None, kw_only=True)
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> Session:
+        return Session(self)
+
+    @abstractmethod
+    def draft(self, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        """Return drafts of the rows of a context."""
+
+
+@dataclass(frozen=True)
+class Chains(FromTable):
+    """Draw chains, and declare the laws that they are drawn from."""
+
     num_draft_tokens: int
     name: str = "chains"
-    needs: Needs = field(default_factory=Needs)
-    vocab_size: int | None = None
 
     @property
     def offers(self) -> Offers:
         return Offers(laws=True, max_depth=self.num_draft_tokens, max_nodes=self.num_draft_tokens)
-
-    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> Session:
-        return Session(self)
 
     def draft(self, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         lengths = np.minimum(budget.max_depth, self.num_draft_tokens)
@@ -76,26 +87,20 @@ class _Plan:
 
 
 @dataclass(frozen=True)
-class RandomTrees:
+class RandomTrees(FromTable):
     """Draft random ragged trees: equal siblings, scouts, drawn and fixed nodes, empty rows.
 
     The tree of a step follows from the row's ids alone, so that a request is the same in every batch.
     """
 
-    table: Floats
     max_nodes: int = 4
     max_depth: int = 3
     scouts: bool = True
     name: str = "random_trees"
-    needs: Needs = field(default_factory=Needs)
-    vocab_size: int | None = None
 
     @property
     def offers(self) -> Offers:
         return Offers(trees=True, laws=True, max_depth=self.max_depth, max_nodes=self.max_nodes)
-
-    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> Session:
-        return Session(self)
 
     def _plan(self, ids: Sequence[int], depth: int, nodes: int) -> _Plan:
         generator = np.random.default_rng(list(ids))
@@ -165,25 +170,19 @@ class _Grown:
 
 
 @dataclass(frozen=True)
-class SiblingTrees:
+class SiblingTrees(FromTable):
     """Draft random ragged trees whose siblings are drawn without replacement; scouts and fixed ids are among them.
 
     The tree of a step follows from the row's ids and draws alone, so that a request is the same in every batch.
     """
 
-    table: Floats
     max_nodes: int = 4
     max_depth: int = 2
     name: str = "sibling_trees"
-    needs: Needs = field(default_factory=Needs)
-    vocab_size: int | None = None
 
     @property
     def offers(self) -> Offers:
         return Offers(trees=True, laws=True, max_depth=self.max_depth, max_nodes=self.max_nodes)
-
-    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> Session:
-        return Session(self)
 
     def _grow(self, ids: Sequence[int], depth: int, nodes: int, randomness: Randomness) -> _Grown:
         generator, size = np.random.default_rng(list(ids)), self.table.shape[-1]
@@ -229,21 +228,15 @@ class SiblingTrees:
 
 
 @dataclass(frozen=True)
-class PlannedTrees:
-    """Draw trees of a shape from a table of laws, siblings with replacement."""
+class PlannedTrees(FromTable):
+    """Draw trees of a shape, siblings with replacement."""
 
-    table: Floats
     shape: TreeShape
     name: str = "planned_trees"
-    needs: Needs = field(default_factory=Needs)
-    vocab_size: int | None = None
 
     @property
     def offers(self) -> Offers:
         return Offers(trees=True, laws=True, max_depth=self.shape.max_depth, max_nodes=self.shape.max_nodes)
-
-    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> Session:
-        return Session(self)
 
     def draft(self, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         planned = self.shape.plan(budget.max_depth, budget.max_nodes)
