@@ -2,7 +2,7 @@
 
 from specdec.sampling import SamplingParams
 from tests.support.draft_rows import Rows, StopBelow, chains
-from tests.support.recipes import run_recipe
+from tests.support.pages import run_recipe
 
 
 def test_the_recipes_code_runs_and_its_sources_conform():

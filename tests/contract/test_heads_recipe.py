@@ -1,6 +1,5 @@
 """The page on heads works as it is written."""
 
-import re
 from typing import Any
 
 import numpy as np
@@ -15,25 +14,19 @@ from specdec.contracts import Scores
 from specdec.exactness import check_draft, check_lossless
 from tests.support.eagle3_heads import Layout, write_head
 from tests.support.models import tiny_transformer
-from tests.support.pages import DOCS
-
-PAGE = DOCS / "guides" / "heads.md"
+from tests.support.pages import run_recipe
 
 
 @pytest.fixture(scope="module")
 def names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Run the code of the page from top to bottom, beside a folder with a head, and return its names."""
-    folder, found = tmp_path_factory.mktemp("page"), {"__name__": "page"}
+    folder = tmp_path_factory.mktemp("page")
     layout = Layout(written=(3, 5, 8, 13), own_embedding=False, layer={"hidden_size": 384, "head_dim": 96})
     write_head(folder / "a-head", oracles.load("code"), layout, dtype=torch.float32)
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 4
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         torch.manual_seed(0)
-        for block in blocks:
-            exec(compile(block, str(PAGE), "exec"), found)
-    return found
+        return run_recipe("heads.md", 4)
 
 
 def test_the_pages_code_runs(names):

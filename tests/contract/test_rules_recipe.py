@@ -5,7 +5,7 @@ import torch
 
 from specdec import Draft, Laws, Verdict
 from tests.support.block_law import Shape
-from tests.support.recipes import run_recipe
+from tests.support.pages import run_recipe
 from tests.support.rule_cases import CHAINS, TABLES, TOLERANCE, deviation
 
 

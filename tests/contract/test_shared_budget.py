@@ -18,7 +18,7 @@ from tests.support.eagle3_heads import tiny_eagle3
 from tests.support.grammars import LISTS, WORDS
 from tests.support.head_folders import tiny_block
 from tests.support.models import tiny_transformer
-from tests.support.recipes import run_recipe
+from tests.support.pages import run_recipe
 from tests.support.sources import Chains, RandomTrees
 
 TARGET, DRAFT = random_table(3, 2, 51), random_table(3, 2, 52)

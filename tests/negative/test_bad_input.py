@@ -27,9 +27,8 @@ from specdec.contracts import DraftSession, Scores, check_vocabulary
 from specdec.laws import Laws
 from specdec.verify import RULES
 from tests.reference.tables import random_table
-from tests.support.counting import LETTERS, SIZE, Counting, counts, guessing
+from tests.support.counting import LETTERS, POISONS, SIZE, Counting, Poisoned, counts, guessing
 from tests.support.pairwise import pairwise
-from tests.support.poisons import POISONS, Poisoned
 from tests.support.sources import Chains, RandomTrees
 
 

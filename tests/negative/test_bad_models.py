@@ -28,10 +28,9 @@ from specdec.contracts import NEVER, Context, DraftSession, Needs
 from specdec.drafting import ChainSampler, TreeSampler, Trunk
 from specdec.kernels import best_kernels
 from specdec.verify import RULES
-from tests.support.counting import SIZE, Counting, counts
+from tests.support.counting import POISONS, SIZE, Counting, Poisoned, counts
 from tests.support.models import tiny_transformer, tiny_unpacked
 from tests.support.pairwise import pairwise
-from tests.support.poisons import POISONS, Poisoned
 
 AFTER = 13
 # Greedy or not, every model counts, so the second request comes to the poisoned id at position 4; the others never do.

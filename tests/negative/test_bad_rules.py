@@ -12,8 +12,7 @@ from specdec import Draft, Laws, SamplingParams, SpeculativeDecoder, Verdict
 from specdec.contracts import VerificationRule
 from specdec.verify import RULES
 from tests.reference.tables import random_table
-from tests.support.counting import SIZE, Counting, guessing
-from tests.support.poisons import POISONS, Poisoned
+from tests.support.counting import POISONS, SIZE, Counting, Poisoned, guessing
 from tests.support.sources import RandomTrees
 
 SAMPLED = SamplingParams(temperature=1.0)

@@ -1,5 +1,6 @@
 """Oracles whose greedy text is known beforehand (they count), sources that guess it, and a tokenizer of letters."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -25,6 +26,30 @@ class Counting(TabularLM):
         spread = torch.full((SIZE, SIZE), (1.0 - certainty) / SIZE, dtype=torch.float64)
         super().__init__(spread + certainty * torch.eye(SIZE, dtype=torch.float64).roll(1, 1), eos_id, max_context)
         self.tokenizer = None if pieces is None else letters(pieces)
+
+
+class Poisoned(Counting):
+    """Counts, but the logits after one id are ``poison``."""
+
+    def __init__(self, poison, after=13):
+        super().__init__()
+        self.poison, self.after = torch.tensor(poison, dtype=torch.float64), after
+
+    def score(self, tokens, parents, num_nodes, cache, rows, want="all", hidden=(), first=0):
+        scores = super().score(tokens, parents, num_nodes, cache, rows, want, hidden, first)
+        if scores.logits is not None:
+            read = tokens[:, first:] if want == "all" else tokens.gather(1, num_nodes.unsqueeze(1) - 1)
+            scores.logits[read == self.after] = self.poison
+        return scores
+
+
+# Logits that no law can be made of.
+POISONS = {
+    "nan": [0.0] * 5 + [math.nan] + [0.0] * 10,
+    "plus infinity": [0.0] * 5 + [math.inf] + [-math.inf] * 10,
+    "only minus infinity": [-math.inf] * SIZE,
+    "only nan": [math.nan] * SIZE,
+}
 
 
 def letters(pieces: Sequence[str]) -> Tokenizer:
