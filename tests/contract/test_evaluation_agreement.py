@@ -57,12 +57,6 @@ def test_sums_are_those_of_single_tokens(monkeypatch, tokens_at_once):
     assert 0 < found.unlooped.num_tokens < found.all.num_tokens == 19
 
 
-def test_the_oracle_agrees_with_itself():
-    found = compare(order_two(ORACLE), {"itself": order_two(ORACLE)}, TEXTS, CPU)["itself"].all
-    assert found.share_same == 1
-    assert found.mean_overlap == pytest.approx(1)
-
-
 def test_nothing_looked_at_is_no_number():
     nothing = Agreements()
     assert (nothing.all.share_same, nothing.unlooped.mean_overlap) == (None, None)

@@ -16,12 +16,12 @@ from specdec.system.whole_file import write_whole
 from tests.support.experiments import GRID, a_file
 from tests.support.report_pages import altered, read
 
-AXES = "num-draft-tokens = [1, 2, 3]\ntemperature = [0, 0.8]\n"
+AXES = "num-draft-tokens = [1, 2]\ntemperature = [0, 0.8]\n"
 
 
 @pytest.fixture(scope="module")
 def swept(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a sweep of three draft lengths and two temperatures."""
+    """Return the folder of a sweep of two draft lengths and two temperatures."""
     folder = tmp_path_factory.mktemp("sweep")
     text = GRID.partition("[grid]")[0] + f"[grid]\n{AXES}"
     assert sweep([str(a_file(folder, checkpoints, text=text)), "--out", str(folder / "out"), "--threads", "1"]) == 0
@@ -42,17 +42,17 @@ def test_a_sweep_has_one_page_with_axes_as_series(swept, capsys):
     assert report([str(swept)]) == 0
     assert f"Written: {swept / 'page.html'}" in capsys.readouterr().out
     found = read([swept], swept / "page.html")
-    assert len(found.data) == 1 + 6
+    assert len(found.data) == 1 + 4
     lengths = drawn(found.data)["draft length of prompt_lookup, tokens"]
-    assert lengths == {"temperature 0.0": [1, 2, 3], "temperature 0.8": [1, 2, 3]}
+    assert lengths == {"temperature 0.0": [1, 2], "temperature 0.8": [1, 2]}
     by_temperature = drawn(found.data)["temperature"]
-    assert by_temperature == {f"num draft tokens {length}": [0, 0.8] for length in (1, 2, 3)}
+    assert by_temperature == {f"num draft tokens {length}": [0, 0.8] for length in (1, 2)}
     assert "0003: num-draft-tokens 2, temperature 0.8" in found.seen
     assert "In none of these pictures" not in found.seen
 
 
 def test_units_that_did_not_end_well_are_named_and_left_out(swept, tmp_path, capsys):
-    undone, failed = swept / "0000" / DONE, swept / "0004" / DONE
+    undone, failed = swept / "0000" / DONE, swept / "0002" / DONE
     kept = {path: path.read_text(encoding="utf-8") for path in (undone, failed)}
     try:
         undone.unlink()
@@ -60,7 +60,7 @@ def test_units_that_did_not_end_well_are_named_and_left_out(swept, tmp_path, cap
         assert report([str(swept), "--out", str(tmp_path / "page.html")]) == 0
         told = capsys.readouterr().err
         assert "left out: 0000 (num-draft-tokens 1, temperature 0): not done yet" in told
-        assert "left out: 0004 (num-draft-tokens 3, temperature 0): failed, RuntimeError: no luck" in told
+        assert "left out: 0002 (num-draft-tokens 2, temperature 0): failed, RuntimeError: no luck" in told
     finally:
         for path, text in kept.items():
             path.write_text(text, encoding="utf-8")

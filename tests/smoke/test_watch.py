@@ -78,7 +78,6 @@ def test_sources_have_colours_of_their_own():
     ("way", "said"),
     [
         (["--temperature", "0"], "The same tokens as plain decoding."),
-        (["--temperature", "0.9", "--rule", "coupled"], "The same tokens as plain decoding."),
         (["--temperature", "0.9"], "Another draw of the same law as plain decoding's"),
     ],
 )
