@@ -136,9 +136,8 @@ def usual_length(target: TabularLM, model: TabularLM, calibration: Calibration, 
 
 @pytest.mark.parametrize(
     ("alpha", "cost", "node_cost"),
-    [(0.3, 0.4, 0.1), (0.5, 0.05, 0.0), (0.5, 0.4, 0.0), (0.7, 0.2, 0.0), (0.7, 0.1, 0.1), (0.8, 0.2, 0.0),
-     (0.8, 0.3, 0.1), (0.9, 0.2, 0.0), (0.9, 0.3, 0.1)],
-)  # fmt: skip
+    [(0.3, 0.4, 0.1), (0.5, 0.05, 0.0), (0.7, 0.1, 0.1), (0.8, 0.2, 0.0), (0.9, 0.3, 0.1)],
+)
 def test_in_a_run_with_independent_acceptance_lengths_are_theorys_best(alpha, cost, node_cost):
     target, model = TabularLM.pair(6, 2, alpha, 0)
     best = optimal_gamma(alpha, cost + node_cost)

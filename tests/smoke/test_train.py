@@ -54,21 +54,6 @@ def logged(out: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (out / LOG_FILE).read_text(encoding="utf-8").splitlines()]
 
 
-def test_a_resumed_run_has_the_bits_of_an_uninterrupted_one(tmp_path: Path) -> None:
-    whole, first = trainer(tmp_path / "whole"), trainer(tmp_path / "parts", stop_after=3)
-    run(whole)
-    run(first)
-    second = trainer(tmp_path / "parts")
-    second.resume()
-    assert second.num_done == 3
-    run(second)
-    expected = whole.model.state_dict()
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in second.model.state_dict().items())
-    curves = [logged(tmp_path / folder) for folder in ("whole", "parts")]
-    assert [row["loss"] for row in curves[0]] == [row["loss"] for row in curves[1]]
-    assert [row["step"] for row in curves[1]] == list(range(1, TINY.num_steps + 1))
-
-
 def test_the_log_forgets_steps_after_the_resumed_one(tmp_path: Path) -> None:
     run(trainer(tmp_path, stop_after=4))
     with (tmp_path / LOG_FILE).open("a") as log:
