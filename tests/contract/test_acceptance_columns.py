@@ -9,7 +9,7 @@ import pytest
 from experiments.harness.findings.step_columns import acceptance_table, cut_steps
 from experiments.harness.run_outcome import Outcome
 from specdec.contracts import StepInfo
-from specdec.stats import Records, Stats, StatsRecorder
+from specdec.stats import Records, Stats
 from tests.support.hand_steps import chain_step, recorded, three_steps, tree_step
 
 
@@ -28,27 +28,6 @@ def entry(infos: list[StepInfo], reasons: list[str]) -> dict[str, Any]:
 def the_row(*entries: dict[str, Any]) -> dict[str, Any]:
     (row,) = acceptance_table(Outcome(["x"], entries)).rows
     return dict(row)
-
-
-def test_the_figures_of_statistics_are_those_of_the_steps() -> None:
-    """The same from the steps themselves, as an evaluator counts them, on many drawn steps."""
-    rng = np.random.default_rng(0)
-    drafted = rng.integers(0, 4, 400)
-    accepted = rng.integers(0, drafted + 1)
-    starts = np.concatenate([[0], (accepted + 1).cumsum()[:-1]])
-    steps = zip(starts, drafted, accepted, strict=True)
-    infos = [chain_step([0], [int(start)], [int(d)], [int(a)]) for start, d, a in steps]
-    recorder = StatsRecorder(1)
-    for info in infos:
-        recorder.infos.append(info)
-        recorder.elapsed.append(1.0)
-    stats = recorder.finish(1e6)
-    for k in range(3):
-        proposed = drafted > k
-        assert stats.survival_by_position[k + 1] == (accepted[proposed] > k).mean()
-        given = proposed & (accepted >= k)
-        assert stats.acceptance_by_position[k + 1] == (accepted[given] > k).mean()
-    assert stats.verify_rate == (accepted + 1).sum() / (drafted + 1).sum()
 
 
 def test_prefixes_of_a_tree_are_those_of_its_longest_path() -> None:

@@ -309,11 +309,3 @@ def test_the_smallest_loss_is_found_as_often_as_stated(units, bound, sigma, monk
         found += guard.Finding(figure, change, p_value, FALSE_ALARMS / count).fell
     # Three standard errors of 600 runs are 0.037; weights and the two means differ a little.
     assert found / runs == pytest.approx(POWER, abs=0.05)
-
-
-def test_both_have_to_agree():
-    figure = guard.Figure("x", "y", ([1.0], [1.0]), ([1.0], [1.0]))
-    fallen, not_sure = Interval(0.9, 0.8, 0.99, 9), Interval(0.9, 0.8, 1.01, 9)
-    assert guard.Finding(figure, fallen, 0.001, 0.005).fell
-    assert not guard.Finding(figure, not_sure, 0.001, 0.005).fell
-    assert not guard.Finding(figure, fallen, 0.006, 0.005).fell

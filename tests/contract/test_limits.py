@@ -41,27 +41,6 @@ def test_the_attention_of_the_arithmetic_checkpoint():
     assert round(attention_work_cached(9, 19, 384, with_prefill=True) / 1e6, 2) == 0.58
 
 
-def multiply_adds(queries: range, keys: int, width: int) -> int:
-    """Count the multiply-adds of scores and of weighted sums, one by one."""
-    count = 0
-    for _ in queries:
-        for _ in range(keys):
-            count += sum(1 for _ in range(width))  # a score
-            count += sum(1 for _ in range(width))  # its value, weighted
-    return count
-
-
-@pytest.mark.parametrize(("prompt", "generated"), [(1, 1), (3, 4), (5, 0)])
-def test_attention_is_counted_as_by_loops(prompt, generated):
-    lengths = range(prompt, prompt + generated)
-    naive = sum(multiply_adds(range(t), t, 6) for t in lengths)
-    cached = sum(multiply_adds(range(1), t, 6) for t in lengths)
-    earlier = sum(multiply_adds(range(1), t, 6) for t in range(1, prompt))
-    assert attention_work_naive(prompt, generated, 6) == 2 * naive
-    assert attention_work_cached(prompt, generated, 6) == 2 * cached
-    assert attention_work_cached(prompt, generated, 6, with_prefill=True) == 2 * (cached + earlier)
-
-
 @pytest.mark.parametrize("window", [None, 1, 4, 9])
 def test_visible_positions_are_counted_as_by_loops(window):
     for context in range(12):

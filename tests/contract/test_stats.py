@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from specdec.stats import Records, Stats, StatsRecorder, pool
-from specdec.theory import expected_tokens
 from tests.support.hand_steps import array, chain_step, recorded, three_steps, tree_step
 
 
@@ -24,33 +23,6 @@ def test_counts_of_the_run() -> None:
     assert stats.tried_by_source == {"lookup": 6, "ngram": 3}
     assert stats.accepted_by_source == {"lookup": 5, "ngram": 2}
     assert stats.acceptance_by_source == {"lookup": 5 / 6, "ngram": 2 / 3}
-
-
-def test_ratios_of_the_run() -> None:
-    stats = recorded(three_steps())
-    assert stats.block_efficiency == 10 / 5
-    assert stats.block_efficiency_full == 7 / 3
-    assert stats.acceptance_rate == 7 / 9
-    assert stats.draft_utilisation == 7 / 11
-    # Position 1: tried by four rows, kept by three. Position 2: tried by three. Position 3: tried by two, kept twice.
-    assert stats.acceptance_by_position == {1: 3 / 4, 2: 2 / 3, 3: 1.0}
-    assert stats.acceptance_by_rank == {1: 7 / 9}
-    assert stats.theoretical_block_efficiency() == pytest.approx(
-        (expected_tokens(7 / 9, 0) + expected_tokens(7 / 9, 2) + 3 * expected_tokens(7 / 9, 3)) / 5, rel=1e-12
-    )
-
-
-def test_time_of_the_run() -> None:
-    stats = recorded(three_steps())
-    assert stats.seconds == {
-        "prefill": 2.0, "propose": 3.0, "score": 12.0, "verify": 1.5, "commit": 1.5, "other": 4.0
-    }  # fmt: skip
-    assert stats.total_seconds == 24.0
-    assert stats.tokens_per_second == 10 / 24
-    assert stats.time_to_first_token == 10.0
-    assert stats.width_cost(pass_seconds=2.0) == 2.0
-    assert stats.num_draft_passes == 6
-    assert stats.draft_cost_ratio(pass_seconds=2.0) == 3.0 / (6 * 2.0)
 
 
 def test_undefined_ratios_are_none() -> None:

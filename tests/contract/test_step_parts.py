@@ -6,7 +6,7 @@ import pytest
 
 from experiments.harness.run_outcome import Outcome
 from experiments.studies.crossover.__main__ import check, conclusions
-from experiments.studies.crossover.batch_sizes import PHASES, REST, StepParts, crossing, step_times
+from experiments.studies.crossover.batch_sizes import PHASES, REST, StepParts, step_times
 from specdec.stats import Stats
 
 A = {"propose": 0.25, "score": 8.0, "verify": 1.0, "commit": 0.5, "other": 0.25}
@@ -70,14 +70,6 @@ def test_steps_are_timed_with_all_rows_and_whole_drafts() -> None:
     columns["round"] = [0, 0, 1, 1, 2, 2, 0, 0, 0]
     columns["step"] = [0, 0, 0, 0, 0, 0, 3, 3, 4]
     assert step_times(outcome, "x", 4, 2) == pytest.approx(expected)
-
-
-# A prediction is worked out in tests/figures/of_pages.py.
-def test_where_speed_falls_below_plain_decoding() -> None:
-    assert crossing([(1, 1.5), (2, 1.25), (8, 0.75)]) == pytest.approx(2 * 4**0.5)
-    assert crossing([(1, 0.9), (2, 1.2)]) == 1
-    assert crossing([(1, 1.5), (32, 1.01)]) is None
-    assert crossing([]) is None
 
 
 def test_the_conclusions_name_both_batches() -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-import drafts
 import oracles
 from experiments import exactness, peers, train_head
 from experiments.advise.calibrating import Trees
@@ -24,14 +23,12 @@ from experiments.harness import running as harness
 from experiments.harness.arguments import fingerprint
 from experiments.harness.arms import EngineArm, Measurement, units_of
 from experiments.harness.building import runnable_arms
-from experiments.harness.findings.step_columns import reason
 from experiments.harness.journal import JOURNAL, Journal
-from experiments.harness.run_outcome import decoding_seconds
 from experiments.harness.tiny import tiny_strategies
 from experiments.strategies import STRATEGIES
 from experiments.strategies.tree_shapes import shape_of
 from experiments.studies import trees
-from specdec import SamplingParams, SpeculativeDecoder
+from specdec import SpeculativeDecoder
 from specdec.kernels import REFERENCE
 from specdec.prompts import NamedPrompt
 from specdec.stats import Stats
@@ -669,18 +666,3 @@ def test_an_experiment_is_complete_before_anybody_reads_of_it(name, words, check
     folder = the_folder(tmp_path)
     assert ((folder / "units.jsonl").exists(), (folder / JOURNAL).exists()) == (True, False)
     assert len([*folder.glob("nodes/*/tokens.json")]) == ("--trace" in words)
-
-
-@pytest.mark.parametrize("batch_size", [1, 8])
-def test_the_reasons_account_for_the_whole_speed_up(batch_size):
-    target, model = oracles.TabularLM.pair(8, 2, 0.7, seed=3)
-    sampling, prompts = SamplingParams(temperature=1.0), [[i] for i in range(8)]
-    plain, drafted = (
-        SpeculativeDecoder(target, source).generate(prompts, 20, sampling, batch_size=batch_size).stats
-        for source in (None, drafts.SmallTransformer(model, 4))
-    )
-    why = reason(plain, drafted)
-    assert why["predicted"] == pytest.approx(decoding_seconds(plain) / decoding_seconds(drafted), rel=1e-9)
-    assert why["rows"] == 1 if batch_size == 1 else 0.5 < why["rows"] < 0.99
-    itself = reason(plain, plain)
-    assert (itself["rows"], itself["predicted"]) == (1, pytest.approx(1))
