@@ -73,7 +73,7 @@ from specdec.contracts.source import (
     close_session,
     share_prefixes,
 )
-from specdec.contracts.step import KIND, MEANING, Ending, StageInfo, StepInfo, sum_of_stages
+from specdec.contracts.step import KIND, MEANING, PHASES, Ending, StageInfo, StepInfo, sum_of_stages
 from specdec.contracts.token_tree import Tree, ancestors_of, is_chain, with_root
 from specdec.contracts.vocabulary import FOREIGN, check_vocabulary
 from specdec.contracts.watching import WatchedSession, WatchedSource, frozen
@@ -84,6 +84,7 @@ __all__ = [
     "KIND",
     "MEANING",
     "NEVER",
+    "PHASES",
     "Adjustments",
     "BlockHead",
     "BlockLaws",

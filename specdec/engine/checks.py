@@ -23,7 +23,7 @@ from specdec.contracts import (
     form_fault,
     with_root,
 )
-from specdec.engine.outcome import Decision
+from specdec.engine.outcome import StepOutcome
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, Evidence
 from specdec.kernels.compiled import Fault, FaultCode
@@ -150,7 +150,7 @@ def draft_error(fault: Fault, source: DraftSource, draft: Draft, frame: Frame, v
         vocab_size: the oracle's; read only if an id is wrong.
     """
     code, row, node = fault.code, fault.row, fault.node
-    request, position = frame.requests[row], frame.context.num_committed[row]
+    request, position = frame.seated.requests[row], frame.context.num_committed[row]
     names = draft.source_names or (source.name,)
     if code is FaultCode.LOGITS:
         return FloatingPointError(
@@ -196,7 +196,7 @@ def _describe_row(code: FaultCode, draft: Draft, row: int, node: int, num_names:
 
 
 def check_decision(
-    source: DraftSource, rule: VerificationRule, draft: Draft, decision: Decision, evidence: Evidence, frame: Frame
+    source: DraftSource, rule: VerificationRule, draft: Draft, outcome: StepOutcome, evidence: Evidence, frame: Frame
 ) -> None:
     """Raise if a step's numbers mean nothing. Oracle and source are checked before the rule, which may rely on them.
 
@@ -205,21 +205,21 @@ def check_decision(
         ValueError: a draft's tree, one of its laws or the rule's verdict is broken, or the draft is over its budget.
     """
     bad = evidence.bad_nodes
-    if np.count_nonzero(bad) and (bad := bad & (np.arange(bad.shape[1]) <= decision.num_nodes[:, None])).any():
+    if np.count_nonzero(bad) and (bad := bad & (np.arange(bad.shape[1]) <= outcome.num_nodes[:, None])).any():
         raise draft_error(Fault(FaultCode.LOGITS, *_first(bad)), source, draft, frame)
     if evidence.undefined is not None and (evidence.undefined < NEVER).any():
         raise draft_error(Fault(FaultCode.MODEL, *_first(evidence.undefined < NEVER)), source, draft, frame)
-    walk, width = decision.walk, decision.tokens.shape[1]
-    trees = decision.num_nodes, width, None if walk is None else walk.parents, decision.is_scout, decision.source
+    walk, width = outcome.walk, outcome.tokens.shape[1]
+    trees = outcome.num_nodes, width, None if walk is None else walk.parents, outcome.is_scout, outcome.source
     _refuse(source, draft, frame, _broken_trees(*trees, len(draft.source_names) or 1))
     if evidence.bad_laws is not None and evidence.bad_laws.any():
         row, node = _first(evidence.bad_laws)
         raise draft_error(Fault(FaultCode.LAW, row, node + 1), source, draft, frame)
-    for what, wrong in _broken_verdicts(decision, evidence).items():
+    for what, wrong in _broken_verdicts(outcome, evidence).items():
         if np.count_nonzero(wrong):
-            raise ValueError(f"rule {rule.name!r}, request {frame.requests[_first(wrong)[0]]}: its {what}")
-    depth = decision.draft_depth
-    over = (depth > frame.budget.max_depth) | (decision.num_nodes > frame.budget.max_nodes)
+            raise ValueError(f"rule {rule.name!r}, request {frame.seated.requests[_first(wrong)[0]]}: its {what}")
+    depth = outcome.draft_depth
+    over = (depth > frame.budget.max_depth) | (outcome.num_nodes > frame.budget.max_nodes)
     if np.count_nonzero(over):
         row = _first(over)[0]
         raise draft_error(Fault(FaultCode.BUDGET, row, int(depth[row])), source, draft, frame)
@@ -253,18 +253,18 @@ def _first(wrong: BoolArray) -> tuple[int, ...]:
     return tuple(int(at[0]) for at in wrong.nonzero())
 
 
-def _broken_verdicts(decision: Decision, evidence: Evidence) -> dict[str, BoolArray]:
+def _broken_verdicts(outcome: StepOutcome, evidence: Evidence) -> dict[str, BoolArray]:
     """Return, for each fault that a verdict may have, ``[B, ...]`` bool: where the rows have it."""
-    stop, probs = decision.stop, evidence.stop_probs
-    outside = (stop < 0) | (stop > decision.num_nodes)
-    if decision.is_scout is not None:
-        node = np.clip(stop, 0, decision.is_scout.shape[1] - 1)
-        outside |= np.take_along_axis(decision.is_scout, node[:, None], 1)[:, 0]
+    stop, probs = evidence.drawn_stop, evidence.stop_probs
+    outside = (stop < 0) | (stop > outcome.num_nodes)
+    if outcome.is_scout is not None:
+        node = np.clip(stop, 0, outcome.is_scout.shape[1] - 1)
+        outside |= np.take_along_axis(outcome.is_scout, node[:, None], 1)[:, 0]
     faults = {}
     if probs is not None:
-        barred = np.arange(probs.shape[1]) > decision.num_nodes[:, None]
-        if decision.is_scout is not None:
-            barred |= decision.is_scout
+        barred = np.arange(probs.shape[1]) > outcome.num_nodes[:, None]
+        if outcome.is_scout is not None:
+            barred |= outcome.is_scout
         outside = outside[:, None] | ((probs > 0) & barred)
         # NaN is reported first: a draw from it may be anything.
         no_law = (probs < -SUM_TOLERANCE) | ~_is_law(probs.sum(1, keepdims=True))

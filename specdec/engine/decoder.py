@@ -10,12 +10,18 @@ import torch
 
 from specdec.cache import prefill
 from specdec.contracts import (
+    PHASES,
     Budget,
     Context,
+    Draft,
+    DraftSession,
     DraftSource,
     Ending,
     IntArray,
+    Needs,
+    Offers,
     Oracle,
+    Randomness,
     Scores,
     StepInfo,
     VerificationRule,
@@ -23,12 +29,10 @@ from specdec.contracts import (
 )
 from specdec.engine.checks import check_form, check_logprobs, check_pair
 from specdec.engine.metering import meter_of
-from specdec.engine.no_draft import NoDraft
 from specdec.engine.outcome import StepOutcome, record
-from specdec.engine.result import Result, StreamEvent, exactness_claim, is_reproducible, logprobs_of, provenance_of
+from specdec.engine.result import Result, StreamEvent, provenance_of, result_of
 from specdec.engine.seating import rows_of
 from specdec.engine.shared_budget import NodeBudget, share
-from specdec.engine.slots import Slots
 from specdec.engine.state import Frame, State
 from specdec.engine.verdict import Verifier
 from specdec.kernels import Kernels, resolve_kernels
@@ -37,7 +41,6 @@ from specdec.requests import (
     Stops,
     TextHolder,
     check_batch_size,
-    cut_text,
     first_stop,
     make_requests,
     seed_of_one,
@@ -46,15 +49,26 @@ from specdec.sampling import (
     BatchWarping,
     Coupled,
     Keyed,
-    ParameterTable,
     RandomnessFactory,
     SamplingParams,
     Seed,
-    seed_keys,
 )
-from specdec.stats import Records, StatsRecorder
-from specdec.transfers import stage
+from specdec.transfers import HOST, stage
 from specdec.verify import resolve_rule
+
+
+class NoDraft(DraftSession):
+    """Draft nothing, so that plain decoding runs the same step: every pass emits one token. It is its own session."""
+
+    name, needs, offers, vocab_size = "plain", Needs(), Offers(), None
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
+        """Return a session for a run; arguments as in ``DraftSource.open``."""
+        return self
+
+    def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        """Draft nothing, ``[B, 0]``; see ``DraftSession.propose``."""
+        return Draft.empty(len(rows), HOST)
 
 
 class SpeculativeDecoder:
@@ -178,18 +192,9 @@ class SpeculativeDecoder:
         requests = make_requests(self.oracle, prompts, max_new_tokens, sampling, seed, stop)
         num_rows = min(max_rows or len(requests), len(requests))
         capacity = max((r.max_length for r in requests), default=0) + int(self.offers.max_nodes) + 1
-        return State(
-            slots=Slots(requests, num_rows, capacity),
-            seating=self._rows(requests, num_rows, capacity, self.draft),
-            session=self.draft.open(self.oracle, num_rows, capacity),
-            params=ParameterTable.of([r.sampling for r in requests], [r.grammar for r in requests]),
-            keys=seed_keys([r.seed for r in requests]),
-            recorder=StatsRecorder(len(requests)),
-            return_logprobs=return_logprobs,
-            outputs=[[] for _ in requests],
-            finish_reasons=["length" for _ in requests],
-            meter=meter_of(self.oracle),
-        )
+        seating = self._rows(requests, num_rows, capacity, self.draft)
+        session = self.draft.open(self.oracle, num_rows, capacity)
+        return State(requests, num_rows, capacity, seating, session, meter_of(self.oracle), return_logprobs)
 
     def step(self, state: State) -> tuple[State, StepInfo]:
         """Seat waiting requests, then propose, score, verify and commit once for all rows in flight.
@@ -205,36 +210,32 @@ class SpeculativeDecoder:
         try:
             state.begin_step()
             has_begun = True
-            if state.slots.waiting:
-                self._admit(state)
-            frame, began = self._frame(state), state.now()
+            frame, times = self._frame(state), [state.now()]
 
-            draft = state.session.propose(frame.rows, frame.context, frame.budget, frame.randomness.extend("draft"))
-            check_form(self.draft, self.offers, draft, len(frame.rows), self.oracle)
-            nodes = draft.after(frame.pending)
+            # 1. Propose.
+            rows, streams = frame.seated.rows, frame.randomness.extend("draft")
+            draft = state.session.propose(rows, frame.context, frame.budget, streams)
+            check_form(self.draft, self.offers, draft, len(rows), self.oracle)
+            nodes = draft.after(frame.context.pending)
             packed = self._verify.pack(draft, nodes, frame)  # before the pass drives all of it out of the CPU's caches
-            proposed = state.now()
+            times.append(state.now())
 
-            scores = self._verify.score(draft, nodes, frame, state.cache, state.return_logprobs)
-            scored = state.now()
+            # 2. Score.
+            scores = self._verify.score(draft, nodes, frame, state.seating.cache)
+            times.append(state.now())
 
-            outcome = self._verify(draft, nodes, scores, frame, state.return_logprobs, packed)
-            verified = state.now()
+            # 3. Verify.
+            outcome = self._verify(draft, nodes, scores, frame, packed)
+            times.append(state.now())
 
-            path = None if outcome.walk is None else torch.from_numpy(outcome.walk.path)
-            state.cache.commit(frame.rows, path, outcome.num_accepted + 1)
-            if frame.seated.with_stops.size:
-                outcome = self._cut_at_stops(state, frame, outcome)
-            self._emit(state, frame, outcome, scores)
-            seconds = {"propose": proposed - began, "score": scored - proposed, "verify": verified - scored}
-            seconds["commit"] = state.now() - verified
+            # 4. Commit.
+            outcome = self._commit(state, frame, outcome, scores)
+            times.append(state.now())
 
-            facts = frame.requests, frame.context.num_committed, frame.budget.max_depth < self.offers.max_depth
+            facts = frame.seated.requests, frame.context.num_committed, frame.budget.max_depth < self.offers.max_depth
+            seconds = dict(zip(PHASES, np.diff(times).tolist(), strict=True))
             info = record(outcome, draft, *facts, seconds, self.draft.name)
-            state.judges.add(outcome.judge)
-            if info.num_nodes > 1:
-                state.drafters.add(f"native: {self.draft.name}" if draft.is_native else self.draft.name)
-            state.end_step(info)
+            state.end_step(info, outcome.judge, self.draft.name, draft.is_native)
             return state, info
         except BaseException:
             state.leave_step(has_begun)
@@ -247,76 +248,59 @@ class SpeculativeDecoder:
             ValueError: a request is in flight or waits, or a step was interrupted.
         """
         state.end_run()
-        requests, tokenizer = state.slots.requests, self.oracle.tokenizer
-        ended = zip(state.outputs, requests, state.finish_reasons, strict=True)
-        texts = None if tokenizer is None else [cut_text(tokenizer, o, r.stop_strings, why) for o, r, why in ended]
-        stats = state.recorder.finish(
-            device=None if state.meter is None else state.meter.finish(),
-            total_seconds=time.perf_counter() - state.started,
-            cache_bytes=state.cache_bytes,
-            weight_bytes=self.oracle.weight_bytes,
-            prefixes=state.seating.figures,
-        )
-        return Result(
-            tokens=state.outputs,
-            texts=texts,
-            finish_reasons=state.finish_reasons,
-            stats=stats,
-            records=Records(state.recorder.infos),
-            logprobs=logprobs_of(state.recorder.infos, len(requests)) if state.return_logprobs else None,
-            seeds=[request.seed for request in requests],
-            exactness=exactness_claim(self.oracle, self.draft, self.rule, self.budget),
-            reproducible=is_reproducible(self.offers, self.rule, requests),
-            backend=self.oracle.backend,
-            judge="; ".join(sorted(state.judges)),
-            drafter="; ".join(sorted(state.drafters)),
-            kernels=self.kernels.name,
-            calibration=self.offers.calibration,
-        )
+        return result_of(state, self.oracle, self.draft, self.rule, self.budget, self.kernels)
 
     def _admit(self, state: State) -> None:
         """Seat waiting requests (rows, prefill, begin), then those that waited for these to read a common beginning."""
         while (seated := state.slots.admit(state.seating.seat)).size:
             began = time.perf_counter()
             prompts = [state.slots.requests[i].prompt for i in state.slots.occupants[seated]]
-            scores, calls = prefill(self.oracle, state.cache, seated, prompts, self.draft.needs)
+            scores, calls = prefill(self.oracle, state.seating.cache, seated, prompts, self.draft.needs)
             state.seating.note_prompts(seated, prompts)
             state.session.begin(seated, prompts, scores)
             state.recorder.add_prefill(time.perf_counter() - began, state.slots.occupants[seated], calls)
         state.check_progress()
 
     def _frame(self, state: State) -> Frame:
-        """Return the step's view of the rows in flight."""
+        """Seat waiting requests, and return the step's view of the rows in flight."""
+        if state.slots.waiting:
+            self._admit(state)
         seated, slots = state.seated, state.slots
         rows, num_committed = seated.rows, slots.num_committed[seated.rows]
-        ids, pending = slots.ids[:, : num_committed.max()].take(rows, axis=0), slots.ids[rows, num_committed - 1]
+        ids = slots.ids[:, : num_committed.max()].take(rows, axis=0)
         eos_ids, kernels = self.oracle.eos_ids, self.kernels
         warping = BatchWarping(seated.params, ids, num_committed, seated.prompt_lengths, eos_ids, kernels)
         depth = seated.max_lengths - num_committed - 1
         nodes = constant(len(depth), int(self.offers.max_nodes))
         budget = Budget(depth, nodes.copy() if min(depth.tolist()) > 0 else np.where(depth > 0, nodes, 0))
         randomness = self.randomness(seated.keys, num_committed)
-        context = Context(ids, num_committed, warping, None if self.draft.needs.cache_of is None else state.cache)
-        uploads = [] if self._is_here else [stage((pending,), self.oracle.device)]
-        return Frame(rows, seated.requests, seated, context, warping, budget, randomness, pending, uploads)
+        cache = None if self.draft.needs.cache_of is None else state.seating.cache
+        context = Context(ids, num_committed, warping, cache)
+        uploads = [] if self._is_here else [stage((context.pending,), self.oracle.device)]
+        return Frame(seated, context, warping, budget, randomness, state.return_logprobs, uploads)
 
-    def _emit(self, state: State, frame: Frame, outcome: StepOutcome, scores: Scores) -> None:
-        """Append the blocks up to their ends, tell the source, release finished rows."""
-        rows, slots, endings = frame.rows, state.slots, outcome.endings
-        tokens = outcome.emitted.copy()  # a copy: a source that changes it does not change the record
+    def _commit(self, state: State, frame: Frame, outcome: StepOutcome, scores: Scores) -> StepOutcome:
+        """Keep the paths, append the blocks up to their ends, tell the source, and release finished rows."""
+        rows, slots = frame.seated.rows, state.slots
+        path = None if outcome.walk is None else torch.from_numpy(outcome.walk.path)
+        state.seating.cache.commit(rows, path, outcome.num_accepted + 1)
+        if frame.seated.with_stops.size:
+            outcome = self._cut_at_stops(state, frame, outcome)
+        tokens, endings = outcome.emitted.copy(), outcome.endings  # a source that changes a copy changes no record
         num_committed = slots.append(rows, tokens, outcome.counts)
         state.session.sync(rows, frame.context.num_committed, tokens, self._verify.source_scores(scores, outcome))
         left = frame.seated.max_lengths - num_committed
         if any(endings.tolist()) or 0 in left.tolist():
             finished = (endings != int(Ending.NONE)) | (left == 0)
             self._retire(state, rows[finished], endings[finished])
+        return outcome
 
     def _cut_at_stops(self, state: State, frame: Frame, outcome: StepOutcome) -> StepOutcome:
         """Return a step's outcome, cut at a request's own stop if that comes first."""
         counts, endings = outcome.counts.copy(), outcome.endings.copy()
         for b in frame.seated.with_stops:
-            request = state.slots.requests[frame.requests[b]]
-            output = state.slots.output(frame.rows[b]) + outcome.block[b, : counts[b]].tolist()
+            request = state.slots.requests[frame.seated.requests[b]]
+            output = state.slots.output(frame.seated.rows[b]) + outcome.block[b, : counts[b]].tolist()
             at = first_stop(request, self.oracle.tokenizer, output, int(counts[b]))
             if at + 1 < counts[b] or (at < counts[b] and endings[b] == Ending.NONE):
                 counts[b], endings[b] = at + 1, Ending.STOP

@@ -1,13 +1,16 @@
 """What a run hands back, and the events of a stream."""
 
 import html
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from specdec.contracts import BITWISE_NODES, DraftSource, Offers, Oracle, StepInfo, VerificationRule, rule_label
 from specdec.engine.shared_budget import NodeBudget
-from specdec.requests import FinishReason, Request
+from specdec.engine.state import State
+from specdec.kernels import Kernels
+from specdec.requests import FinishReason, Request, cut_text
 from specdec.sampling import Seed
 from specdec.stats import Records, Stats, Table, cell, count_of
 from specdec.theory import Calibration
@@ -105,6 +108,43 @@ class Result:
             text = None if self.texts is None else _beginning(self.texts[number])
             rows.append({**row, "text": text})
         return Table(repr(self), rows, legend=_LEGEND)._repr_html_() if rows else f"<p>{html.escape(repr(self))}</p>"
+
+
+def result_of(
+    state: State,
+    oracle: Oracle,
+    draft: DraftSource,
+    rule: VerificationRule,
+    budget: NodeBudget | None,
+    kernels: Kernels,
+) -> Result:
+    """Return the result of a run whose requests have all ended; the other arguments are its decoder's."""
+    requests, tokenizer, infos = state.slots.requests, oracle.tokenizer, state.recorder.infos
+    ended = zip(state.outputs, requests, state.finish_reasons, strict=True)
+    texts = None if tokenizer is None else [cut_text(tokenizer, o, r.stop_strings, why) for o, r, why in ended]
+    stats = state.recorder.finish(
+        device=None if state.meter is None else state.meter.finish(),
+        total_seconds=time.perf_counter() - state.started,
+        cache_bytes=state.cache_bytes,
+        weight_bytes=oracle.weight_bytes,
+        prefixes=state.seating.figures,
+    )
+    return Result(
+        tokens=state.outputs,
+        texts=texts,
+        finish_reasons=state.finish_reasons,
+        stats=stats,
+        records=Records(infos),
+        logprobs=logprobs_of(infos, len(requests)) if state.return_logprobs else None,
+        seeds=[request.seed for request in requests],
+        exactness=exactness_claim(oracle, draft, rule, budget),
+        reproducible=is_reproducible(draft.offers, rule, requests),
+        backend=oracle.backend,
+        judge="; ".join(sorted(state.judges)),
+        drafter="; ".join(sorted(state.drafters)),
+        kernels=kernels.name,
+        calibration=draft.offers.calibration,
+    )
 
 
 def _beginning(text: str) -> str:

@@ -1,7 +1,8 @@
 """A run under way, and one step's view of it."""
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import InitVar, dataclass, field
 from threading import get_ident
 from typing import NamedTuple
 
@@ -10,7 +11,6 @@ import numpy as np
 from specdec.contracts import (
     BoolArray,
     Budget,
-    Cache,
     Context,
     DraftSession,
     IntArray,
@@ -21,8 +21,8 @@ from specdec.contracts import (
 from specdec.engine.metering import Meter
 from specdec.engine.seating import INSIDE, Seating, enter, leave
 from specdec.engine.slots import IDLE, Slots
-from specdec.requests import FinishReason
-from specdec.sampling import BatchWarping, ParameterTable
+from specdec.requests import FinishReason, Request
+from specdec.sampling import BatchWarping, ParameterTable, seed_keys
 from specdec.stats import StatsRecorder
 from specdec.transfers import StagedValues
 
@@ -58,36 +58,35 @@ class State:
         what stands.
     """
 
-    slots: Slots
+    requests: InitVar[Sequence[Request]]
+    num_rows: InitVar[int]
+    capacity: InitVar[int]
     seating: Seating
-    cache: Cache = field(init=False)
-    cache_bytes: int = field(init=False)
     session: DraftSession
-    params: ParameterTable
-    keys: IntArray
-    recorder: StatsRecorder
-    return_logprobs: bool
-    outputs: list[list[int]]
-    finish_reasons: list[FinishReason]
     meter: Meter | None
+    return_logprobs: bool
+    slots: Slots = field(init=False)
+    params: ParameterTable = field(init=False)
+    keys: IntArray = field(init=False)
+    recorder: StatsRecorder = field(init=False)
+    outputs: list[list[int]] = field(init=False)
+    finish_reasons: list[FinishReason] = field(init=False)
+    cache_bytes: int = field(init=False)
     judges: set[str] = field(default_factory=set)
     drafters: set[str] = field(default_factory=set)
-    started: float = field(default_factory=time.perf_counter)
-    # For all requests of the run; see Seated.
-    _max_lengths: IntArray = field(init=False)
-    _ignore_eos: BoolArray = field(init=False)
-    _has_stops: BoolArray = field(init=False)
+    started: float = field(init=False)
     _seated: SeatedRows | None = None
     _in_step: bool = False
 
-    def __post_init__(self) -> None:
-        self.cache = self.seating.cache
-        self.cache_bytes = self.cache.bytes  # at the end, a cache that lacks it would cost the result
-        asked = self.slots.requests
-        self._max_lengths = np.array([r.max_length for r in asked], dtype=np.int64)
-        self._ignore_eos = np.array([r.sampling.ignore_eos for r in asked], dtype=np.bool_)
-        self._has_stops = np.array([bool(r.stop_strings or r.stop_ids or r.grammar) for r in asked], dtype=np.bool_)
+    def __post_init__(self, requests: Sequence[Request], num_rows: int, capacity: int) -> None:
+        self.slots = Slots(requests, num_rows, capacity)
+        self.params = ParameterTable.of([r.sampling for r in requests], [r.grammar for r in requests])
+        self.keys = seed_keys([r.seed for r in requests])
+        self.recorder = StatsRecorder(len(requests))
+        self.outputs, self.finish_reasons = [[] for _ in requests], ["length" for _ in requests]
+        self.cache_bytes = self.seating.cache.bytes  # at the end, a cache that lacks it would cost the result
         self.seating.share(self.session)
+        self.started = time.perf_counter()
 
     @property
     def has_work(self) -> bool:
@@ -142,8 +141,18 @@ class State:
             self.meter.mark()
         return now
 
-    def end_step(self, info: StepInfo) -> None:
-        """Take in the record of a step, and note that cache, books and session agree again."""
+    def end_step(self, info: StepInfo, judge: str, drafter: str, is_native: bool) -> None:
+        """Take in the record of a step, and note that cache, books and session agree again.
+
+        Args:
+            info: the record.
+            judge: who judged, as results name it.
+            drafter: name of the source.
+            is_native: whether its draft was made in one call of compiled code.
+        """
+        self.judges.add(judge)
+        if info.num_nodes > 1:
+            self.drafters.add(f"native: {drafter}" if is_native else drafter)
         self.recorder.infos.append(info)
         self.recorder.elapsed.append(time.perf_counter() - self.started)
         if self.meter is not None:
@@ -209,15 +218,16 @@ class State:
         slots, rows = self.slots, self.slots.rows
         if self._seated is None or self._seated.rows is not rows:
             requests = slots.occupants[rows]
+            asked = [slots.requests[request] for request in requests]
             self._seated = SeatedRows(
                 rows,
                 requests,
                 self.params.select(requests),
                 self.keys[requests],
                 slots.prompt_lengths[rows],
-                self._max_lengths[requests],
-                self._ignore_eos[requests],
-                np.flatnonzero(self._has_stops[requests]),
+                np.array([r.max_length for r in asked], dtype=np.int64),
+                np.array([r.sampling.ignore_eos for r in asked], dtype=np.bool_),
+                np.flatnonzero([bool(r.stop_strings or r.stop_ids or r.grammar) for r in asked]),
             )
         return self._seated
 
@@ -226,19 +236,16 @@ class Frame(NamedTuple):
     """One step's rows, and what the source, the rule and the draws are told of them.
 
     Attributes:
-        rows, requests: ``[B]`` see ``SeatedRows``.
-        seated: what else does not change while these rows are in flight.
+        seated: the rows, and what does not change while they are in flight.
         context, warping, budget, randomness: of these rows.
-        pending: ``[B]`` the last committed id of each row.
+        return_logprobs: whether log-probabilities are asked for.
         uploads: what goes to a device with the step's copies, and stays there until the step ends.
     """
 
-    rows: IntArray
-    requests: IntArray
     seated: SeatedRows
     context: Context
     warping: BatchWarping
     budget: Budget
     randomness: Randomness
-    pending: IntArray
+    return_logprobs: bool
     uploads: list[StagedValues]

@@ -1,6 +1,6 @@
 """The pass of a step and its verdict: by the compiled judge that the rule declares, in one call, else by the rule."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,8 +10,6 @@ from specdec.contracts import (
     Cache,
     Draft,
     DraftSource,
-    Ending,
-    IntArray,
     Likeliest,
     NativeJudge,
     Oracle,
@@ -23,13 +21,12 @@ from specdec.contracts import (
     with_root,
 )
 from specdec.engine.checks import check_decision, check_nodes, draft_error, scores_error
-from specdec.engine.outcome import StepOutcome, Walk, block_of
+from specdec.engine.outcome import StepOutcome, Walk
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, decide, device_of, path_logprobs
 from specdec.kernels import Kernels
 from specdec.kernels.compiled import Fault, OtherKind, PackedDrafts, Way
 from specdec.laws import argmax
-from specdec.requests import first_eos
 from specdec.sampling import BatchWarping
 from specdec.transfers import stage, together_on_host
 from specdec.verify import confirm_judge
@@ -101,7 +98,7 @@ class Verifier:
         )
         return packed, made
 
-    def score(self, draft: Draft, nodes: Tree, frame: Frame, cache: Cache, return_logprobs: bool) -> Scores:
+    def score(self, draft: Draft, nodes: Tree, frame: Frame, cache: Cache) -> Scores:
         """Return the scores of a draft's nodes, with the likeliest ids if the source reads logits of a device.
 
         What the verdict reads beside the logits goes to the device with the pass; nothing does if ids are compared.
@@ -110,11 +107,11 @@ class Verifier:
             ValueError: a node's logits are not as many as the oracle's ids, or a node has none.
         """
         if not self._is_here:
-            if return_logprobs or not self.compares_ids(draft, frame.warping):
+            if frame.return_logprobs or not self.compares_ids(draft, frame.warping):
                 unsent = frame.warping.params.unsent(self._device)
                 frame.uploads.append(stage((*draft.numbers(), *numbers_of(frame.randomness), *unsent), self._device))
             nodes = nodes.to(self._ids_device if nodes.tokens.is_cpu else self._device)
-        call = nodes.tokens, nodes.parents, nodes.num_nodes, cache, frame.rows, "all", self._needs.hidden
+        call = nodes.tokens, nodes.parents, nodes.num_nodes, cache, frame.seated.rows, "all", self._needs.hidden
         # A source that ran the lower layers of the pass says how it goes on.
         score: Callable[..., Scores] = self._oracle.score
         scores = score(*call) if draft.resume is None else score(*call, **draft.resume.options)
@@ -142,7 +139,6 @@ class Verifier:
         nodes: Tree,
         scores: Scores,
         frame: Frame,
-        return_logprobs: bool,
         packed: PackedStep | None,
     ) -> StepOutcome:
         """Return what becomes of drafts.
@@ -150,7 +146,6 @@ class Verifier:
         Args:
             draft, nodes, frame: see ``pack``.
             scores: of the nodes.
-            return_logprobs: whether they are asked for.
             packed: what ``pack`` returned.
 
         Raises:
@@ -160,12 +155,12 @@ class Verifier:
         given = scores.likeliest if self._needs.logits else None
         likeliest = None if given is None or given[0].is_cpu else given
         # Log-probabilities are read off the logits: if these lie on a device, the whole verdict does.
-        elsewhere = return_logprobs and device_of(scores).type != "cpu"
+        elsewhere = frame.return_logprobs and device_of(scores).type != "cpu"
         made = None if packed is None or elsewhere else self._natively(packed, draft, nodes, scores, frame, likeliest)
         if made is None:
             check_nodes(self._source, draft, nodes, frame)
-            return self._by_the_rule(draft, scores, frame, return_logprobs, likeliest)
-        if return_logprobs:
+            return self._by_the_rule(draft, scores, frame, likeliest)
+        if frame.return_logprobs:
             return replace(made, logprobs=path_logprobs(draft, made, scores, frame.warping))
         return made
 
@@ -192,7 +187,7 @@ class Verifier:
             first, second, *brought = best if best[0].is_cpu else together_on_host(*best, *(likeliest or ()))
             drafts.take(first.numpy(), second.numpy(), logits)
             if logits is not None:
-                numbers = frame.randomness.verdict_numbers(len(frame.requests), drafts)
+                numbers = frame.randomness.verdict_numbers(len(frame.seated.requests), drafts)
                 if numbers is None:
                     return None
             drafts.draw(numbers)
@@ -202,25 +197,8 @@ class Verifier:
             raise draft_error(fault, self._source, draft, frame, self._oracle.vocab_size) from None
         return replace(made, likeliest=(brought[0], brought[1])) if brought else made
 
-    def _by_the_rule(
-        self, draft: Draft, scores: Scores, frame: Frame, return_logprobs: bool, likeliest: Likeliest | None
-    ) -> StepOutcome:
+    def _by_the_rule(self, draft: Draft, scores: Scores, frame: Frame, likeliest: Likeliest | None) -> StepOutcome:
         """Return what the rule makes of the drafts, checked."""
-        source, rule = self._source, self.rule
-        decision, evidence = decide(rule, draft, scores, frame.warping, frame.randomness, return_logprobs, likeliest)
-        check_decision(source, rule, draft, decision, evidence, frame)
-        block, accepted = block_of(decision)
-        counts, endings = _ends(block, accepted, self._oracle.eos_ids, frame)
-        ends: dict[str, Any] = {"block": block, "num_accepted": accepted, "counts": counts, "endings": endings}
-        return StepOutcome(**vars(decision), **ends, judge=rule.name, likeliest=evidence.likeliest)
-
-
-def _ends(block: IntArray, accepted: IntArray, eos_ids: Sequence[int], frame: Frame) -> tuple[IntArray, IntArray]:
-    """Return ``[B]`` how many tokens of each whole block are emitted, and which ``Ending`` each row has met."""
-    counts = accepted + 1
-    eos = first_eos(block, counts, eos_ids, frame.seated.ignore_eos)
-    endings = np.zeros(len(counts), dtype=np.int64)  # Ending.NONE
-    if eos is not None:
-        endings[eos < counts] = Ending.EOS
-        counts = np.minimum(counts, eos + 1)
-    return counts, endings
+        outcome, evidence = decide(self.rule, draft, scores, frame, self._oracle.eos_ids, likeliest)
+        check_decision(self._source, self.rule, draft, outcome, evidence, frame)
+        return outcome

@@ -1,5 +1,6 @@
 """From scores to drawn decisions: warp, judge, draw, and the step's one host synchronisation."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +14,13 @@ from specdec.contracts import (
     Draft,
     IntArray,
     Likeliest,
-    Randomness,
     Scores,
     Tree,
     VerificationRule,
     with_root,
 )
-from specdec.engine.outcome import Decision, Walk
+from specdec.engine.outcome import StepOutcome, Walk, emissions
+from specdec.engine.state import Frame
 from specdec.laws import Laws
 from specdec.sampling import BatchWarping
 from specdec.transfers import all_on_host, on_host
@@ -31,42 +32,47 @@ class Evidence:
     """The figures by which ``check_decision`` tells whether a step's decisions mean anything, on the host.
 
     Attributes:
+        drawn_stop: ``[B]`` where the walk stopped, as it was drawn: it may be no node.
         bad_nodes: ``[B, N+1]`` bool: logits with NaN or +inf, or without any finite value; padding included.
         bad_laws: ``[B, N]`` bool: draft nodes whose declared law does not sum to 1 or cannot give their token; None if
             no laws are declared.
         undefined: see ``Draft``.
         stop_probs: ``[B, N+1]`` as the rule gave them; 1 at the root for a row that has a point; None: all are points.
         next_mass: ``[B, 1]`` sum of the law of the next token, 1 for a point; None: all are points.
-        likeliest: that of the scores, if it was asked for: no evidence, but it comes in the same copy.
     """
 
+    drawn_stop: IntArray
     bad_nodes: BoolArray
     bad_laws: BoolArray | None
     undefined: IntArray | None
     stop_probs: NDArray[np.float64] | None
     next_mass: NDArray[np.float64] | None
-    likeliest: Likeliest | None = None
 
 
 def decide(
     rule: VerificationRule,
     draft: Draft,
     scores: Scores,
-    warping: BatchWarping,
-    randomness: Randomness,
-    return_logprobs: bool,
-    likeliest: Likeliest | None = None,
-) -> tuple[Decision, Evidence]:
-    """Judge a draft and draw the stop and the next token of every row.
+    frame: Frame,
+    eos_ids: Sequence[int],
+    likeliest: Likeliest | None,
+) -> tuple[StepOutcome, Evidence]:
+    """Judge a draft and draw the stop and the next token of every row; ``check_decision`` has yet to see the numbers.
 
-    ``likeliest`` comes to the host with the rest.
+    Args:
+        rule: judges.
+        draft: what was scored.
+        scores: of all its nodes.
+        frame: the step's.
+        eos_ids: the oracle's.
+        likeliest: what comes to the host with the rest; None: nothing does.
 
     Cost: O(B N V) for the laws, then one copy of O(B N) integers to the host.
     """
     there = draft.to(device_of(scores))
     tree, is_chain = there.tree, draft.tree.is_chain
-    warped, peaks = _target_laws(scores, there, warping)
-    made = verify(rule, there, warped, randomness)
+    warped, peaks = _target_laws(scores, there, frame.warping)
+    made = verify(rule, there, warped, frame.randomness)
     columns = _columns_of(draft) | {
         "drawn_stop": made.drawn_stop,
         "next_ids": made.next_ids,
@@ -75,13 +81,13 @@ def decide(
         "peaks": peaks,
         "best_ids": None if likeliest is None else likeliest[0],
         "best": None if likeliest is None else likeliest[1],
-        "logprobs": _logprobs(tree, made.stop, made.next_ids, warped, scores) if return_logprobs else None,
+        "logprobs": _logprobs(tree, made.stop, made.next_ids, warped, scores) if frame.return_logprobs else None,
     }
     if not made.stops.all_points:
         columns |= {"stop_table": made.stops.table, "stop_index": made.stops.index}
     if not made.next_law.all_points:
         columns |= {"next_masses": made.next_law.table.sum(-1, keepdim=True), "next_index": made.next_law.index}
-    return _decision_of(all_on_host(columns))
+    return _read(all_on_host(columns), rule, eos_ids, frame.seated.ignore_eos)
 
 
 def _columns_of(draft: Draft) -> dict[str, Tensor | None]:
@@ -132,12 +138,12 @@ def _bad_laws(draft: Draft) -> Tensor | None:
     return bad & draft.tree.is_real[:, 1:]
 
 
-def path_logprobs(draft: Draft, decision: Decision, scores: Scores, warping: BatchWarping) -> NDArray[np.float64]:
+def path_logprobs(draft: Draft, outcome: StepOutcome, scores: Scores, warping: BatchWarping) -> NDArray[np.float64]:
     """Return the log-probability of each token of blocks that a compiled judge gave, on the host.
 
     Args:
         draft: ``[B, N]`` that was judged.
-        decision: the judge's.
+        outcome: the judge's.
         scores: of all its nodes, with logits ``[B, N+1, V]``.
         warping: of those rows.
 
@@ -146,7 +152,7 @@ def path_logprobs(draft: Draft, decision: Decision, scores: Scores, warping: Bat
 
     Cost: the laws of all nodes, O(B N V).
     """
-    stop, next_ids = torch.from_numpy(decision.stop.copy()), torch.from_numpy(decision.next_ids.copy())
+    stop, next_ids = torch.from_numpy(outcome.stop.copy()), torch.from_numpy(outcome.next_ids.copy())
     warped, _ = _target_laws(scores, draft, warping)
     return on_host(_logprobs(draft.tree, stop, next_ids, warped, scores))
 
@@ -172,27 +178,35 @@ def log_probs_at(laws: Laws, logits: Tensor, at: Tensor, ids: Tensor) -> Tensor:
     return torch.where(laws.index < 0, unwarped, laws.probs_of(ids).log())
 
 
-def _decision_of(host: dict[str, Any]) -> tuple[Decision, Evidence]:
-    """Return the columns that ``decide`` brought to the host, named and typed."""
-    decision = Decision(
-        tokens=host["tokens"],
+def _read(
+    host: dict[str, Any], rule: VerificationRule, eos_ids: Sequence[int], ignore_eos: BoolArray
+) -> tuple[StepOutcome, Evidence]:
+    """Return the columns that ``decide`` brought to the host, named and typed, and what follows from them."""
+    tokens, next_ids = host["tokens"], host["next_ids"]
+    stop = np.clip(host["drawn_stop"], 0, tokens.shape[1])
+    walk = Walk(host["parents"], host["depth"], host["path"]) if "parents" in host else None
+    outcome = StepOutcome(
+        tokens=tokens,
         num_nodes=host["num_nodes"],
-        stop=host["drawn_stop"],
-        next_ids=host["next_ids"],
+        stop=stop,
+        next_ids=next_ids,
         is_scout=host.get("is_scout"),
         source=host.get("source"),
-        walk=Walk(host["parents"], host["depth"], host["path"]) if "parents" in host else None,
+        walk=walk,
+        **emissions(tokens, stop, next_ids, walk, eos_ids, ignore_eos),
+        judge=rule.name,
         logprobs=host.get("logprobs"),
+        likeliest=(torch.from_numpy(host["best_ids"]), torch.from_numpy(host["best"])) if "best" in host else None,
     )
     evidence = Evidence(
+        drawn_stop=host["drawn_stop"],
         bad_nodes=~np.isfinite(host["peaks"]),
         bad_laws=host.get("bad_laws"),
         undefined=host.get("undefined"),
         stop_probs=_of_tables(host, "stop_table", "stop_index"),
         next_mass=_of_tables(host, "next_masses", "next_index"),
-        likeliest=(torch.from_numpy(host["best_ids"]), torch.from_numpy(host["best"])) if "best" in host else None,
     )
-    return decision, evidence
+    return outcome, evidence
 
 
 def _of_tables(host: dict[str, Any], table: str, index: str) -> NDArray[np.float64] | None:

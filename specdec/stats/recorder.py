@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from specdec.contracts import IntArray, StepInfo, sum_of_stages
+from specdec.contracts import PHASES, IntArray, StepInfo, sum_of_stages
 from specdec.stats.reduction import Reduction
 from specdec.stats.stats import Stats, pool
-from specdec.stats.trace import PHASES, Array, Trace, check_trace
+from specdec.stats.trace import Array, Trace, check_trace
 
 
 class StatsRecorder:

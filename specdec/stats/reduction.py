@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from specdec.contracts import Ending, IntArray
+from specdec.contracts import PHASES, Ending, IntArray
 from specdec.stats.stats import SUM, Stats
-from specdec.stats.trace import PHASES, Array, Trace
+from specdec.stats.trace import Array, Trace
 
 
 def _histogram(group: IntArray, value: IntArray, num_groups: int, width: int) -> IntArray:

@@ -8,12 +8,11 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.contracts import KIND, MEANING, Ending, IntArray, StepInfo
+from specdec.contracts import KIND, MEANING, PHASES, Ending, IntArray, StepInfo
 from specdec.stats.result_table import Table, count_of
 
 Array = NDArray[Any]
 
-PHASES = ("propose", "score", "verify", "commit")
 # Rows of records that a notebook shows.
 SHOWN = 8
 

@@ -14,7 +14,7 @@ from oracles.tabular import TabularLM
 from specdec import Fixed, SamplingParams, SpeculativeDecoder
 from specdec.contracts import Draft, rule_label
 from specdec.drafting import MemorylessSession
-from specdec.engine.no_draft import NoDraft
+from specdec.engine.decoder import NoDraft
 from specdec.verify import RULES
 from tests.reference.tables import law_after, random_table, warp
 from tests.support.backends import needed_native

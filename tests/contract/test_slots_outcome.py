@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from specdec.contracts import Draft, Ending
 from specdec.contracts.token_tree import Tree
-from specdec.engine.outcome import Decision, StepOutcome, Walk, block_of, record
+from specdec.engine.outcome import StepOutcome, Walk, emissions, record
 from specdec.engine.slots import IDLE, Slots
 from specdec.requests import Request
 from specdec.sampling import SamplingParams
@@ -102,17 +102,15 @@ def rooted(values):
     return np.pad(values, ((0, 0), (1, 0)), constant_values=8)
 
 
-def meaning_of(decision):
-    """Return the record of a step that ends with these decisions; its blocks stand whole."""
-    rows, (block, accepted) = np.arange(len(decision.stop)), block_of(decision)
-    endings = np.full_like(rows, Ending.NONE)
-    made = StepOutcome(**vars(decision), block=block, num_accepted=accepted, counts=accepted + 1, endings=endings)
-    draft = Draft(torch.from_numpy(decision.tokens), torch.from_numpy(decision.num_nodes))
-    return record(made, draft, requests=rows, num_committed=rows, shortened=rows > 0, seconds={}, name="")
+def meaning_of(outcome):
+    """Return the record of a step that ends so."""
+    rows = np.arange(len(outcome.stop))
+    draft = Draft(torch.from_numpy(outcome.tokens), torch.from_numpy(outcome.num_nodes))
+    return record(outcome, draft, requests=rows, num_committed=rows, shortened=rows > 0, seconds={}, name="")
 
 
 def resolved(rows, as_chains):
-    """Return the decisions on ragged rows, padded with values that mean nothing, and what they mean."""
+    """Return what becomes of ragged rows, padded with values that mean nothing, and its record; blocks stand whole."""
     width = max(len(row[0]) for row in rows)
 
     def padded(column, fill):
@@ -121,27 +119,32 @@ def resolved(rows, as_chains):
         )
 
     stop = np.array([row[4] for row in rows])
-    decision = Decision(
-        tokens=padded(0, lambda n: [7] * (width - n)),
+    tokens, next_ids = padded(0, lambda n: [7] * (width - n)), np.arange(len(rows)) + 100
+    walk = None if as_chains else walk_of(padded(1, lambda n: list(range(n - 1, width - 1))), stop)
+    made = StepOutcome(
+        tokens=tokens,
         num_nodes=np.array([len(row[0]) for row in rows]),
         is_scout=rooted(padded(2, lambda n: [n % 2 == 0] * (width - n))).astype(bool),
         source=rooted(padded(3, lambda n: [9] * (width - n))),
         stop=stop,
-        next_ids=np.arange(len(rows)) + 100,
-        walk=None if as_chains else walk_of(padded(1, lambda n: list(range(n - 1, width - 1))), stop),
+        next_ids=next_ids,
+        walk=walk,
+        **emissions(tokens, stop, next_ids, walk, (), np.zeros(len(rows), dtype=np.bool_)),
+        judge="",
     )
-    return decision, meaning_of(decision)
+    assert (made.endings == Ending.NONE).all()
+    return made, meaning_of(made)
 
 
 def assert_outcome_is_the_scalar_one(rows, as_chains):
-    decision, outcome = resolved(rows, as_chains)
-    assert (decision.walk is None) == as_chains
+    made, outcome = resolved(rows, as_chains)
+    assert (made.walk is None) == as_chains
     for b, (tokens, parents, scouts, sources, stop) in enumerate(rows):
         wanted = scalar_outcome(tokens, parents, scouts, sources, stop, 100 + b)
         accepted = len(wanted.path) - 1
         assert outcome.num_accepted[b] == accepted
-        if decision.walk is not None:
-            assert decision.walk.path[b, : accepted + 1].tolist() == wanted.path
+        if made.walk is not None:
+            assert made.walk.path[b, : accepted + 1].tolist() == wanted.path
         rest = outcome.tokens.shape[1] - accepted - 1
         assert outcome.tokens[b].tolist() == wanted.block + [-1] * rest
         assert outcome.ranks[b].tolist() == wanted.ranks + [-1] * rest

@@ -100,12 +100,13 @@ FILES: dict[str, str] = {
         oracles/native/call_inputs.py oracles/native/chains.py oracles/native/host_memory.py
         oracles/native/native_model.py oracles/native/native_scoring.py oracles/native/threads.py
         oracles/transformer/pass_parts.py specdec/cache/slot_cache.py specdec/contracts/chaining.py
-        specdec/contracts/draft.py specdec/contracts/oracle.py specdec/contracts/token_tree.py
-        specdec/drafting/chain_sampler.py specdec/drafting/lengths/fixed.py specdec/drafting/lengths/policy.py
-        specdec/drafting/model.py specdec/drafting/model_source.py specdec/engine/checks.py specdec/engine/decoder.py
-        specdec/engine/outcome.py specdec/engine/slots.py specdec/engine/state.py specdec/engine/verdict.py
-        specdec/kernels/compiled/memory.py specdec/kernels/compiled/schema.py specdec/kernels/compiled/walks.py
-        specdec/kernels/draws.py specdec/laws/laws.py specdec/sampling/randomness.py specdec/sampling/warping.py
+        specdec/contracts/draft.py specdec/contracts/oracle.py specdec/contracts/source.py
+        specdec/contracts/token_tree.py specdec/drafting/chain_sampler.py specdec/drafting/lengths/fixed.py
+        specdec/drafting/lengths/policy.py specdec/drafting/model.py specdec/drafting/model_source.py
+        specdec/engine/checks.py specdec/engine/decoder.py specdec/engine/outcome.py specdec/engine/slots.py
+        specdec/engine/state.py specdec/engine/verdict.py specdec/kernels/compiled/memory.py
+        specdec/kernels/compiled/schema.py specdec/kernels/compiled/walks.py specdec/kernels/draws.py
+        specdec/laws/laws.py specdec/sampling/randomness.py specdec/sampling/warping.py
     """,
 }
 TYPES: dict[str, str] = {

@@ -66,7 +66,7 @@ def test_the_cache_rescores_bitwise_after_random_accept_histories(source, option
             ids = state.slots.ids[row, : state.slots.num_committed[row]]
             fresh = model.new_cache(1, len(ids))
             prefill(model, fresh, np.array([0]), [ids])
-            kept, wanted = (_logits_after(model, c, r, ids[-1]) for c, r in ((state.cache, row), (fresh, 0)))
+            kept, wanted = (_logits_after(model, c, r, ids[-1]) for c, r in ((state.seating.cache, row), (fresh, 0)))
             assert agree(model, kept, wanted)
             checked += 1
     assert {0, 1, 2, 3} <= accepted

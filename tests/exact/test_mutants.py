@@ -32,8 +32,10 @@ import specdec.drafting.spelling
 import specdec.drafting.tree_sampler
 import specdec.engine.checks
 import specdec.engine.decoder
+import specdec.engine.outcome
 import specdec.engine.shared_budget
 import specdec.engine.slots
+import specdec.engine.state
 import specdec.engine.verdict
 import specdec.engine.verification
 import specdec.kernels.filters
@@ -205,9 +207,9 @@ def reuses_one_number_for_all_positions(original):
 
 
 def shares_numbers_with_the_draft(original):
-    def call(rule, draft, scores, warping, randomness, *others):
-        shared = Renamed(randomness.extend("draft"), "draft")
-        return original(rule, draft, scores, warping, shared, *others)
+    def call(rule, draft, scores, frame, *others):
+        shared = Renamed(frame.randomness.extend("draft"), "draft")
+        return original(rule, draft, scores, frame._replace(randomness=shared), *others)
 
     return call
 
@@ -215,7 +217,7 @@ def shares_numbers_with_the_draft(original):
 def replays_numbers_in_later_steps(original):
     def call(self, state):
         frame = original(self, state)
-        keys = state.keys[frame.requests]
+        keys = state.keys[frame.seated.requests]
         return frame._replace(randomness=self.randomness(keys, np.zeros_like(keys)))
 
     return call
@@ -224,7 +226,7 @@ def replays_numbers_in_later_steps(original):
 def keys_by_row(original):
     def call(self, state):
         frame = original(self, state)
-        keys = specdec.sampling.randomness.seed_keys([int(row) for row in frame.rows])
+        keys = specdec.sampling.randomness.seed_keys([int(row) for row in frame.seated.rows])
         return frame._replace(randomness=self.randomness(keys, frame.context.num_committed))
 
     return call
@@ -506,7 +508,7 @@ OF_TORCH = [
     Mutant("13", BLOCK, "_weights", carries_no_weight_on, by.law_with_a_block),
     Mutant("13", CHAINS, "residual", lambda f: lambda p, q, weight: f(p, q), by.law_with_a_block),
     Mutant("13", UPWARDS, "_leave", forgets_the_weight, by.law_with_a_tree_asked_upwards),
-    Mutant("31", specdec.engine.verdict, "first_eos", stops_one_token_early, by.law_with_eos),
+    Mutant("31", specdec.engine.outcome, "first_eos", stops_one_token_early, by.law_with_eos),
     Mutant("39", WARPING.BatchWarping, "laws_of", warps_the_last_node_only, by.law_with_top_p),
     Mutant("45b", FILTERS, "keep_top_p", keep_top_p_without_the_crossing_id, by.law_with_top_p),
 ]
@@ -527,7 +529,7 @@ MUTANTS = [
     Mutant("5b", NODES, "_ids", hands_siblings_over_in_ascending_order, by.law_with_a_drawn_tree),
     Mutant("6", specdec.kernels.draws, "first_above", accepts_at_zero, by.draws_of_impossible_ids),
     Mutant("8", SAMPLER, "__call__", reuses_one_number_for_all_positions, by.law_with_a_sampled_model),
-    Mutant("9", specdec.engine.decoder, "seed_keys", lambda f: lambda s: f([0] * len(s)), by.equal_neighbours),
+    Mutant("9", specdec.engine.state, "seed_keys", lambda f: lambda s: f([0] * len(s)), by.equal_neighbours),
     Mutant("10", DECODER, "_frame", replays_numbers_in_later_steps, by.law_with_a_sampled_model),
     Mutant("10", DECODER, "_frame", replays_numbers_in_later_steps, by.law_with_a_block),
     Mutant("10a", drafts.merged, "member_stream", lambda _: lambda r, i: r, by.law_with_two_models_merged),

@@ -105,7 +105,7 @@ def test_keys_that_stand_are_those_of_plain_decoding(sampling, make, length, pac
     assert sum(int(info.num_accepted.sum()) for info in infos) > 0
     assert made.outputs == plain.outputs
     for row, prompt in enumerate(PROMPTS):
-        kept = zip(*(slots(state.cache, row, 0, len(prompt) + 18) for state in (plain, made)), strict=True)
+        kept = zip(*(slots(state.seating.cache, row, 0, len(prompt) + 18) for state in (plain, made)), strict=True)
         assert all(map(torch.equal, *zip(*kept, strict=True)))
 
 

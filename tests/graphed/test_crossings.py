@@ -320,9 +320,9 @@ def test_a_run_that_is_left_gives_its_memory_back():
     seen = set()
     for _ in range(2):
         state = decoder.start(PROMPTS[:1], TOKENS)
-        while not state.cache.memory._due:
+        while not state.seating.cache.memory._due:
             state, _ = decoder.step(state)
-        seen.add(id(state.cache.memory))
+        seen.add(id(state.seating.cache.memory))
         del state
         gc.collect()
     assert len(seen) == 1

@@ -128,8 +128,8 @@ def by_the_rule(name: str, step: Step) -> Step:
 def verdict_of(step: Step, return_logprobs: bool = False) -> StepOutcome:
     nodes = step.draft.after(np.zeros(len(step.draft.tokens), dtype=np.int64))
     verify = verdicts.Verifier(ORACLE, SOURCE, step.rule, best_kernels())
-    packed = verify.pack(step.draft, nodes, step.frame)
-    return verify(step.draft, nodes, step.scores, step.frame, return_logprobs, packed)
+    frame = SimpleNamespace(**vars(step.frame) | {"return_logprobs": return_logprobs})
+    return verify(step.draft, nodes, step.scores, frame, verify.pack(step.draft, nodes, frame))
 
 
 def in_one_call(step: Step) -> StepOutcome:

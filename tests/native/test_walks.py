@@ -57,18 +57,23 @@ def drafted(form: str, generator: np.random.Generator, batch: int, width: int) -
 def frame_of(batch: int, depth: int = 99, nodes: int = 99) -> Any:
     ignores = np.arange(batch) % 3 == 0
     limits = Budget(np.full(batch, depth), np.full(batch, nodes))
-    seated = SimpleNamespace(ignore_eos=ignores)
+    seated = SimpleNamespace(ignore_eos=ignores, requests=np.arange(batch))
     context = SimpleNamespace(num_committed=np.arange(batch) + 5)
     warping, randomness = SimpleNamespace(is_argmax=lambda: True), Keyed.at(np.arange(batch), np.arange(batch) + 5)
     return SimpleNamespace(
-        seated=seated, requests=np.arange(batch), budget=limits, context=context, warping=warping, randomness=randomness
+        seated=seated,
+        budget=limits,
+        context=context,
+        warping=warping,
+        randomness=randomness,
+        return_logprobs=False,
     )
 
 
 def verdict_of(draft: Draft, scores: Scores, frame: Any) -> StepOutcome:
     nodes = draft.after(np.zeros(len(draft.tokens), dtype=np.int64))
     verify = verdicts.Verifier(ORACLE, SOURCE, RULE, best_kernels())
-    return verify(draft, nodes, scores, frame, False, verify.pack(draft, nodes, frame))
+    return verify(draft, nodes, scores, frame, verify.pack(draft, nodes, frame))
 
 
 def both_ways(
