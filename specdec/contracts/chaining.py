@@ -216,21 +216,13 @@ class DeviceChainingOracle(Oracle, Protocol):
         """
 
 
-class Chaining(Protocol):
-    """A model or head that says whether it drafts by itself."""
-
-    @property
-    def chains(self) -> bool:
-        """Whether it does."""
-
-
-def can_draft_natively(model: Chaining, warping: Warping) -> bool:
-    """Tell whether a model or head drafts by itself with the adjustments that a warping makes.
+def can_draft_natively(model: Any, warping: Warping) -> bool:
+    """Tell whether a model or head, which says so as ``chains``, drafts by itself with the adjustments of a warping.
 
     A grammar must be asked for a mask between any two tokens, and compiled code asks nobody.
     """
     if not model.chains or warping.adjustments is None:
-        return model.chains
+        return bool(model.chains)
     return bool(capability_of(model, "adjusts")) and not warping.has_grammars
 
 

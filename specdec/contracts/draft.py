@@ -33,11 +33,6 @@ class Resume:
     layers: tuple[int, int]
     stream: Tensor
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """What ``LayeredOracle.score`` takes for the nodes beside the arguments of a whole pass."""
-        return {"layers": self.layers, "stream": self.stream}
-
     def to(self, device: torch.device) -> "Resume":
         """Return it on a device."""
         return replace(self, stream=on_device(self.stream, device))

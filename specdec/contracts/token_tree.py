@@ -69,11 +69,6 @@ class Tree:
         """M, padding included."""
         return self.tokens.shape[1]
 
-    @property
-    def is_chain(self) -> bool:
-        """Whether every row is known to be a chain: node i hangs on node i - 1."""
-        return self.parents is None
-
     def to(self, device: torch.device) -> "Tree":
         """Return the nodes on a device; what must go there goes in one copy."""
         if self.tokens.device == device:

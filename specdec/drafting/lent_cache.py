@@ -77,8 +77,5 @@ class LentCache:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.hand_back()
-
-    def hand_back(self) -> None:
-        """Give the cache the lengths that it had: drafted tokens do not stand yet, though their keys are written."""
+        # Drafted tokens do not stand yet, though their keys are written.
         self.cache.truncate(self.rows, self.start)

@@ -31,7 +31,7 @@ from specdec.engine.checks import check_form, check_logprobs, check_pair
 from specdec.engine.metering import meter_of
 from specdec.engine.outcome import StepOutcome, record
 from specdec.engine.result import Result, StreamEvent, provenance_of, result_of
-from specdec.engine.seating import rows_of
+from specdec.engine.seating import PrefixSharing, Seating, check_sharing
 from specdec.engine.shared_budget import NodeBudget, share
 from specdec.engine.state import Frame, State
 from specdec.engine.verdict import Verifier
@@ -110,7 +110,9 @@ class SpeculativeDecoder:
         self.draft: DraftSource = NoDraft() if draft is None else draft
         check_pair(oracle, self.draft, chosen)
         self.draft = share(self.draft, budget, chosen.coupled)
-        self._rows = rows_of(oracle, max_cache_bytes, prefix_sharing)
+        check_sharing(max_cache_bytes, prefix_sharing)
+        self._max_cache_bytes = max_cache_bytes
+        self._sharing = PrefixSharing(oracle, max_cache_bytes) if prefix_sharing else None
         self.kernels: Kernels = resolve_kernels(kernels, oracle.device)
         self.randomness: RandomnessFactory = partial(Coupled if chosen.coupled else Keyed.at, kernels=self.kernels)
         self.offers, self._is_here = self.draft.offers, oracle.device.type == "cpu"
@@ -192,7 +194,10 @@ class SpeculativeDecoder:
         requests = make_requests(self.oracle, prompts, max_new_tokens, sampling, seed, stop)
         num_rows = min(max_rows or len(requests), len(requests))
         capacity = max((r.max_length for r in requests), default=0) + int(self.offers.max_nodes) + 1
-        seating = self._rows(requests, num_rows, capacity, self.draft)
+        if self._sharing is None:
+            seating = Seating(self.oracle.new_cache(num_rows, capacity, self._max_cache_bytes))
+        else:
+            seating = self._sharing.open(requests, num_rows, capacity, self.draft)
         session = self.draft.open(self.oracle, num_rows, capacity)
         return State(requests, num_rows, capacity, seating, session, meter_of(self.oracle), return_logprobs)
 

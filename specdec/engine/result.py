@@ -26,9 +26,7 @@ _LEGEND = {
 }
 
 
-def exactness_claim(
-    oracle: Oracle, draft: DraftSource, rule: VerificationRule, budget: NodeBudget | None = None
-) -> str:
+def exactness_claim(oracle: Oracle, draft: DraftSource, rule: VerificationRule, budget: NodeBudget | None) -> str:
     """Return a run's claim: "exact", "exact up to numerics", or "lossy: " with the rule or the budget.
 
     "exact" needs an oracle that is ``bitwise``, and drafts that keep every pass within the number of nodes for which it

@@ -13,8 +13,6 @@ from specdec.requests import Request
 from specdec.theory import check_count
 
 T = TypeVar("T")
-# Takes the requests of a run, the number of rows, the slots of each and the source.
-Opening = Callable[[Sequence[Request], int, int, DraftSource], "Seating"]
 INSIDE = "thread"
 
 
@@ -175,13 +173,6 @@ class KnownPrefixes(Seating):
         self.cache.give_up()
 
 
-def _new_rows(
-    oracle: Oracle, max_bytes: int | None, requests: Sequence[Request], num_rows: int, capacity: int, _: DraftSource
-) -> Seating:
-    """Return a seating for a run that has a cache of its own, see ``rows_of`` and ``PrefixSharing.open``."""
-    return Seating(oracle.new_cache(num_rows, capacity, max_bytes))
-
-
 def _common_pages(one: IntArray, other: IntArray) -> int:
     """Return how many full pages two prompts, without their last ids, have in common at their beginning."""
     size = min(len(one), len(other)) - 1
@@ -237,19 +228,9 @@ class PrefixSharing:
         return KnownPrefixes(cache, self._turn, slack, source.needs.reads_prompts, self._drafts.open())
 
 
-def rows_of(oracle: Oracle, max_bytes: int | None, prefix_sharing: bool) -> Opening:
-    """Return what gives a run of a decoder its rows: it takes and raises what ``PrefixSharing.open`` does.
-
-    Args:
-        oracle: whose.
-        max_bytes: bound on the cache's memory; None: half of what is free.
-        prefix_sharing: whether to keep, from one run to the next, what was read.
-
-    Raises:
-        ValueError: a value of another type, or the oracle's rows are not tables of pages.
-    """
+def check_sharing(max_bytes: int | None, prefix_sharing: bool) -> None:
+    """Raise ValueError if ``max_cache_bytes`` or ``prefix_sharing`` of a decoder has another type."""
     if not isinstance(prefix_sharing, bool):
         raise ValueError(f"prefix_sharing={prefix_sharing!r} must be True or False")
     if max_bytes is not None:
         check_count("max_cache_bytes", max_bytes)
-    return PrefixSharing(oracle, max_bytes).open if prefix_sharing else partial(_new_rows, oracle, max_bytes)

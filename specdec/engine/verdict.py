@@ -114,7 +114,8 @@ class Verifier:
         call = nodes.tokens, nodes.parents, nodes.num_nodes, cache, frame.seated.rows, "all", self._needs.hidden
         # A source that ran the lower layers of the pass says how it goes on.
         score: Callable[..., Scores] = self._oracle.score
-        scores = score(*call) if draft.resume is None else score(*call, **draft.resume.options)
+        rest = draft.resume
+        scores = score(*call) if rest is None else score(*call, layers=rest.layers, stream=rest.stream)
         wanted = (*nodes.tokens.shape, self._vocab_size)
         if scores.logits is not None and scores.logits.shape != wanted:
             raise scores_error(self._oracle, scores.logits, wanted)

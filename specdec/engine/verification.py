@@ -70,7 +70,7 @@ def decide(
     Cost: O(B N V) for the laws, then one copy of O(B N) integers to the host.
     """
     there = draft.to(device_of(scores))
-    tree, is_chain = there.tree, draft.tree.is_chain
+    tree, is_chain = there.tree, draft.tree.parents is None
     warped, peaks = _target_laws(scores, there, frame.warping)
     made = verify(rule, there, warped, frame.randomness)
     columns = _columns_of(draft) | {

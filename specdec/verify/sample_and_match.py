@@ -62,7 +62,7 @@ class CoupledMatch(SampleAndMatch):
 def _eligible(draft: Draft) -> Tensor:
     """Return ``[B, N]`` bool: the nodes that a walk may enter; only the first of equal siblings."""
     verified, above = draft.is_verified, draft.tree.above
-    if draft.tree.is_chain:
+    if draft.tree.parents is None:
         return verified
     order = torch.arange(draft.width, device=above.device)
     twins = above.unsqueeze(2) == above.unsqueeze(1)

@@ -143,7 +143,7 @@ def test_chains_stay_chains_behind_the_root(parents):
     tokens = torch.tensor([[1, 2, 3], [4, 5, 6]])
     draft = Draft(tokens, torch.tensor([3, 1]), None if parents is None else torch.tensor(parents))
     tree = draft.tree
-    assert tree.is_chain
+    assert tree.parents is None
     assert tree.parents is None
     assert draft.after(np.array([7, 8])).tokens.tolist() == [[7, 1, 2, 3], [8, 4, 5, 6]]
     assert tree.depth.tolist() == [[0, 1, 2, 3]] * 2
@@ -161,7 +161,7 @@ def test_one_row_that_branches_makes_a_tree():
     assert not is_chain(torch.tensor([[-1, 0], [-1, -1]]))
     draft = Draft(torch.zeros(2, 2).long(), torch.tensor([2, 2]), torch.tensor([[-1, 0], [-1, -1]]))
     assert draft.tree.parents.tolist() == [[-1, 0, 1], [-1, 0, 0]]
-    assert not draft.tree.is_chain
+    assert draft.tree.parents is not None
 
 
 def test_an_empty_draft_is_its_root():

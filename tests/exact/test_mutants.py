@@ -344,7 +344,7 @@ def leaves_the_last_drafted_token_out(original):
 
 
 def keeps_the_keys_of_rejected_tokens(original):
-    def call(self):
+    def call(self, *_):
         rejected = np.minimum(self.cache.lengths[self.rows] - self.start, 1)
         self.cache.truncate(self.rows, self.start + rejected)
 
@@ -542,8 +542,8 @@ MUTANTS = [
     Mutant("19", SESSION, "sync", never_takes_back, by.faults_of_the_draft),
     Mutant("19", SESSION, "sync", never_takes_back, by.laws_unlike_those_of_the_common_pieces),
     Mutant("19", SPELLING, "_read_again", keeps_what_was_read, by.laws_unlike_those_of_the_common_pieces),
-    Mutant("19a", LENT, "hand_back", keeps_the_keys_of_rejected_tokens, by.law_with_the_oracles_first_layer),
-    Mutant("19a", LENT, "hand_back", keeps_the_keys_of_rejected_tokens, by.law_with_a_view_of_the_oracle),
+    Mutant("19a", LENT, "__exit__", keeps_the_keys_of_rejected_tokens, by.law_with_the_oracles_first_layer),
+    Mutant("19a", LENT, "__exit__", keeps_the_keys_of_rejected_tokens, by.law_with_a_view_of_the_oracle),
     Mutant("19a", LOWER, "feed", leaves_the_last_drafted_token_out, by.law_with_the_oracles_first_layer),
     Mutant("19a", EXITS, "draft", verifies_from_the_stream_of_the_node_before, by.law_with_the_oracles_first_layer),
     Mutant("20", BOOKS, "commit", one_shared_offset, by.law_with_a_sampled_model),
