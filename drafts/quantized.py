@@ -13,11 +13,11 @@ from specdec.contracts import (
     DeviceChainingOracle,
     Draft,
     Draws,
-    Float32Array,
     IntArray,
     Needs,
     Oracle,
     Randomness,
+    WholeDrafts,
     can_chain_on_device,
     can_draft_natively,
     check_model,
@@ -135,7 +135,7 @@ class _Session(MemorylessSession):
         limits: IntArray,
         watch: ChainWatch | None,
         draws: Draws | None,
-    ) -> tuple[IntArray, Float32Array, Float32Array | None]:
+    ) -> WholeDrafts:
         """Return what ``ChainSampler`` asks of ``follow``: only the pending token has to be read."""
         view, ends = cast(ChainingOracle, self.view), lent.start + (limits > 0)
         call = context.ids, ends, lent.cache, rows, limits

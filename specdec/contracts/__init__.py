@@ -13,6 +13,7 @@ from specdec.contracts.chaining import (
     DeviceChainingOracle,
     Draws,
     TreePlan,
+    WholeDrafts,
     can_chain_on_device,
     can_draft_natively,
 )
@@ -140,6 +141,7 @@ __all__ = [
     "Warping",
     "WatchedSession",
     "WatchedSource",
+    "WholeDrafts",
     "ancestors_of",
     "as_recorded",
     "can_chain_on_device",

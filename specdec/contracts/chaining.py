@@ -29,6 +29,10 @@ class Draws(NamedTuple):
         return Draws(self.filters[:, rows], None if self.keys is None else self.keys.select(rows))
 
 
+# Ids, peaks and laws of drafts that a model made by itself: see ``ChainingOracle.follow_ids`` and ``trees``.
+WholeDrafts = tuple[IntArray, Float32Array, Float32Array | None]
+
+
 class ChainWatch(Protocol):
     """Who decides, between the tokens of chains, how far they go.
 
@@ -116,7 +120,7 @@ class ChainingOracle(Oracle, Protocol):
         watch: ChainWatch | None = None,
         draws: Draws | None = None,
         adjustments: Adjustments | None = None,
-    ) -> tuple[IntArray, Float32Array, Float32Array | None]:
+    ) -> WholeDrafts:
         """Score the ids whose keys the cache lacks, then follow the likeliest id, or draw one, again and again.
 
         The likeliest id is the lowest of equal ones, and the first NaN if there is one. A drawn one is drawn from the
@@ -163,7 +167,7 @@ class ChainingOracle(Oracle, Protocol):
         limits: IntArray,
         draws: Draws,
         adjustments: Adjustments | None = None,
-    ) -> tuple[IntArray, Float32Array, Float32Array | None]:
+    ) -> WholeDrafts:
         """Score the ids whose keys the cache lacks, then draft a tree after each row's, level by level.
 
         Args:

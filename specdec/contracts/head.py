@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from specdec.contracts.arrays import Float32Array, IntArray
-from specdec.contracts.chaining import ChainWatch, Draws
+from specdec.contracts.arrays import IntArray
+from specdec.contracts.chaining import ChainWatch, Draws, WholeDrafts
 from specdec.contracts.draft import Draft
 from specdec.contracts.drawing import Adjustments
 from specdec.contracts.oracle import Oracle
@@ -197,7 +197,7 @@ class ChainingBlockHead(BlockHead, Protocol):
         watch: ChainWatch | None,
         draws: Draws | None,
         adjustments: Adjustments | None,
-    ) -> tuple[IntArray, Float32Array, Float32Array | None]:
+    ) -> WholeDrafts:
         """Open the blocks of the rows whose limit is not 0, and follow their likeliest ids, or drawn ones, in one call.
 
         Args:

@@ -15,9 +15,9 @@ from specdec.contracts import (
     DeviceBlockHead,
     Draft,
     Draws,
-    Float32Array,
     IntArray,
     Oracle,
+    WholeDrafts,
     can_chain_on_device,
     can_draft_natively,
 )
@@ -128,13 +128,8 @@ class _BlockModel(HiddenStates, RunModel):
         return self._follow if can_draft_natively(self.head, context.warping) else None
 
     def _follow(
-        self,
-        rows: IntArray,
-        context: Context,
-        limits: IntArray,
-        watch: ChainWatch | None,
-        draws: Draws | None,
-    ) -> tuple[IntArray, Float32Array, Float32Array | None]:
+        self, rows: IntArray, context: Context, limits: IntArray, watch: ChainWatch | None, draws: Draws | None
+    ) -> WholeDrafts:
         head, adjustments = cast(ChainingBlockHead, self.head), context.warping.adjustments
         return head.follow_blocks(self.cache, rows, context.pending, limits, watch, draws, adjustments)
 

@@ -16,9 +16,9 @@ from specdec.contracts import (
     Draft,
     DraftKernels,
     Draws,
-    Float32Array,
     IntArray,
     Randomness,
+    WholeDrafts,
     first_undefined,
     numbers_of,
 )
@@ -68,11 +68,7 @@ def entropy_of(laws: Laws, logits: Tensor, kernels: DraftKernels) -> Tensor:
 
 NextLogits = Callable[[int, Tensor, IntArray], Tensor]
 Confidence = Callable[[], Tensor]
-Follow = Callable[
-    [IntArray, Context, IntArray, ChainWatch | None, Draws | None],
-    tuple[IntArray, Float32Array, Float32Array | None],
-]
-
+Follow = Callable[[IntArray, Context, IntArray, ChainWatch | None, Draws | None], WholeDrafts]
 FollowOnDevice = Callable[[IntArray, Context, IntArray], Draft]
 
 

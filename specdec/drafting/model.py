@@ -17,7 +17,6 @@ from specdec.contracts import (
     Draft,
     DraftPrefixes,
     Draws,
-    Float32Array,
     IntArray,
     Needs,
     Oracle,
@@ -25,6 +24,7 @@ from specdec.contracts import (
     Scores,
     TreePlan,
     Want,
+    WholeDrafts,
     can_chain_on_device,
     can_draft_natively,
     check_has_laws,
@@ -159,7 +159,7 @@ class DraftModel(RunModel):
 
     def follow(
         self, rows: IntArray, context: Context, limits: IntArray, watch: ChainWatch | None, draws: Draws | None
-    ) -> tuple[IntArray, Float32Array, Float32Array | None]:
+    ) -> WholeDrafts:
         """Catch up, and follow the likeliest ids of rows ``[B]``, or drawn ones, in one call; see ``ChainingOracle``.
 
         Cost: one call, of as many passes as the longest row wants ids; laws take O(B N V) memory.
@@ -206,7 +206,7 @@ class DraftModel(RunModel):
 
     def grow_whole(
         self, rows: IntArray, context: Context, live: IntArray, plan: TreePlan, limits: IntArray, draws: Draws
-    ) -> tuple[IntArray, Float32Array, Float32Array | None]:
+    ) -> WholeDrafts:
         """Catch up, and draft trees that are known beforehand, in one call; nothing of them is committed.
 
         Args:

@@ -10,11 +10,11 @@ from specdec.contracts import (
     NEVER,
     Draft,
     Draws,
-    Float32Array,
     IntArray,
     Randomness,
     TreePlan,
     Warping,
+    WholeDrafts,
 )
 from specdec.drafting.assembly import CompactTrees, compact
 from specdec.laws import Laws, scatter_rows
@@ -22,7 +22,7 @@ from specdec.transfers import on_device
 
 # Given the rows that take part (indices), the nodes, how many of them each of these rows wants, and how they are drawn
 # or chosen, it returns ids, peaks and laws, as ``DraftModel.grow_whole`` does.
-GrowWhole = Callable[[IntArray, TreePlan, IntArray, Draws], tuple[IntArray, Float32Array, Float32Array | None]]
+GrowWhole = Callable[[IntArray, TreePlan, IntArray, Draws], WholeDrafts]
 
 
 # Trees without absent nodes: also the ids ``[B, W]``, 0 for padding, and the law that each comes from, -1 for padding.
