@@ -1,7 +1,7 @@
 """Draft with a model that is itself decoded speculatively, with the help of a cheaper source."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import Any
@@ -32,7 +32,6 @@ from specdec.contracts import (
     check_vocabulary,
     close_session,
     first_undefined,
-    numbers_of,
     share_prefixes,
     sum_of_stages,
 )
@@ -188,10 +187,9 @@ class _Ahead:
         keys = self.inner.chain_keys(f"inner {purpose}")
         return keys._replace(firsts=keys.firsts + self.by) if keys is not None and self.coupled else keys
 
-    @property
-    def numbers(self) -> tuple[IntArray, ...]:
-        """The arrays of the host that draws on a device read."""
-        return *self.inner.numbers, self.by
+    def numbers(self) -> Iterator[IntArray]:
+        """Yield the arrays of the host that draws on a device read."""
+        yield from (*self.inner.numbers(), self.by)
 
     def verdict_numbers(
         self, num_rows: int, verdict: OpenVerdict, purposes: tuple[str, str] = ("stop", "next")
@@ -287,7 +285,7 @@ class _Session(DraftSession):
         warping = context.warping.with_ids(ids, ends)
         given = (Context(ids, ends, warping), Budget(room, room), randomness.extend("draft"))
         device, start = self.model.model.device, self.model.chain_start(rows, ids, ends)
-        with stage(chain((start.standing, start.behind), numbers_of(randomness)), device):
+        with stage(chain((start.standing, start.behind), randomness.numbers()), device):
             inner = proposal(self.source.inner, self.inner, rows, *given)
             if inner.tokens.is_cpu and not inner.is_chain:
                 raise _fault(self.source.inner, "drafted a tree, and declares offers.trees=False")

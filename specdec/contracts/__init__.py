@@ -25,7 +25,6 @@ from specdec.contracts.drawing import (
     OpenVerdict,
     Randomness,
     Warping,
-    numbers_of,
     penalised_rows,
 )
 from specdec.contracts.head import (
@@ -160,7 +159,6 @@ __all__ = [
     "frozen",
     "ids_device",
     "is_chain",
-    "numbers_of",
     "pad_rows",
     "penalised_rows",
     "rule_label",

@@ -185,10 +185,9 @@ class Randomness(Protocol):
     def coupled(self) -> bool:
         """Whether draws are keyed by absolute position alone; then a verdict compares ids that were drawn so."""
 
-    @property
-    def numbers(self) -> tuple[IntArray, ...]:
-        """The arrays ``[B]`` of the host that draws on a device read; the engine sends them there with the pass."""
-        return ()
+    def numbers(self) -> Iterator[IntArray]:
+        """Yield the arrays ``[B]`` of the host that draws on a device read; they go there with the pass."""
+        yield from ()
 
     def select(self, rows: IntArray) -> "Randomness":
         """Return the streams of some of the rows ``[R]`` (indices into this batch)."""
@@ -235,8 +234,3 @@ class Randomness(Protocol):
             numbers.
         """
         return None
-
-
-def numbers_of(randomness: Randomness) -> Iterator[IntArray]:
-    """Yield the arrays ``[B]`` of the host that draws on a device read, for ``stage``; only devices ask for them."""
-    yield from randomness.numbers

@@ -20,7 +20,6 @@ from specdec.contracts import (
     Randomness,
     WholeDrafts,
     first_undefined,
-    numbers_of,
 )
 from specdec.drafting.lengths import LengthSession, cut_limits
 from specdec.laws import Laws, scatter_rows
@@ -162,7 +161,7 @@ class ChainSampler:
             made = follow_on_device(rows[live], some, limits[live]).scatter_rows(live, len(rows))
             self.length.note_counts(rows, limits)
             return made.to(self.device)
-        with stage(chain((limits,), numbers_of(randomness)), self.device):
+        with stage(chain((limits,), randomness.numbers()), self.device):
             return self._draft_stepwise(rows, context, limits, randomness, next_logits, confidence)
 
     def _is_forced(self, context: Context) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Budget, Context, Draft, FloatArray, IntArray, Randomness, first_undefined, numbers_of
+from specdec.contracts import Budget, Context, Draft, FloatArray, IntArray, Randomness, first_undefined
 from specdec.drafting.assembly import compact_nodes
 from specdec.drafting.chain_sampler import drawable_laws
 from specdec.drafting.growth import ScoredLevel, Step, growth
@@ -118,7 +118,7 @@ class TreeSampler:
         if not self.shape.reads_confidence:
             steps = known = list(steps)
         # What the draws read goes to the device with the first pass, and so does all that is decided already.
-        beforehand = chain(numbers_of(randomness), chain.from_iterable(step.arrays for step in known))
+        beforehand = chain(randomness.numbers(), chain.from_iterable(step.arrays for step in known))
         with stage(chain(beforehand, () if self.shape.num_kept is None else (nodes,)), self.device):
             for step in steps:
                 with stage(() if known else step.arrays, self.device):

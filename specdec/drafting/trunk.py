@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import NEVER, Context, Draft, FloatArray, IntArray, Randomness, numbers_of
+from specdec.contracts import NEVER, Context, Draft, FloatArray, IntArray, Randomness
 from specdec.drafting.assembly import compact_nodes
 from specdec.drafting.chain_sampler import confidence_of
 from specdec.laws import Laws, excluding
@@ -128,7 +128,7 @@ class Trunk:
         """
         full = np.minimum((max_nodes - self.counts) // self.num_others, self.counts)
         depths = np.arange(int(self.counts.max(initial=0)))
-        with stage(itertools.chain((full, depths), numbers_of(randomness)), self.device):
+        with stage(itertools.chain((full, depths), randomness.numbers()), self.device):
             chain = self.draft()
             nodes = torch.arange(chain.width, device=self.device)
             wanted = nodes < on_device(full, self.device).unsqueeze(1)

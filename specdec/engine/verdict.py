@@ -17,7 +17,6 @@ from specdec.contracts import (
     Tree,
     VerificationRule,
     ids_device,
-    numbers_of,
     with_root,
 )
 from specdec.engine.checks import check_decision, check_nodes, draft_error, scores_error
@@ -109,7 +108,7 @@ class Verifier:
         if not self._is_here:
             if frame.return_logprobs or not self.compares_ids(draft, frame.warping):
                 unsent = frame.warping.params.unsent(self._device)
-                frame.uploads.append(stage((*draft.numbers(), *numbers_of(frame.randomness), *unsent), self._device))
+                frame.uploads.append(stage((*draft.numbers(), *frame.randomness.numbers(), *unsent), self._device))
             nodes = nodes.to(self._ids_device if nodes.tokens.is_cpu else self._device)
         call = nodes.tokens, nodes.parents, nodes.num_nodes, cache, frame.seated.rows, "all", self._needs.hidden
         # A source that ran the lower layers of the pass says how it goes on.

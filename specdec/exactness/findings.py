@@ -71,10 +71,9 @@ class DrawRecorder(Randomness):
         """Whether draws are keyed by absolute position alone."""
         return self.inner.coupled
 
-    @property
-    def numbers(self) -> tuple[IntArray, ...]:
-        """The arrays ``[B]`` of the host that draws on a device read."""
-        return self.inner.numbers
+    def numbers(self) -> Iterator[IntArray]:
+        """Yield the arrays ``[B]`` of the host that draws on a device read."""
+        return self.inner.numbers()
 
     def select(self, rows: IntArray) -> "DrawRecorder":
         """Return the streams of ``rows``, ``[b]`` indices into this batch."""

@@ -12,7 +12,7 @@ If a branch holds the draws of several rows, or if rows may depend on each other
 import copy
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -111,10 +111,9 @@ class _BranchDraws(Randomness):
         """Whether draws are keyed by absolute position alone."""
         return self.ordinary.coupled
 
-    @property
-    def numbers(self) -> tuple[IntArray, ...]:
-        """The arrays of the host that draws on a device read."""
-        return self.ordinary.numbers
+    def numbers(self) -> Iterator[IntArray]:
+        """Yield the arrays of the host that draws on a device read."""
+        return self.ordinary.numbers()
 
     def select(self, rows: IntArray) -> "_BranchDraws":
         """Return the streams of some rows (indices into this batch)."""

@@ -12,7 +12,7 @@ Musco, Suresh 2024 (arXiv 2408.07978), Gumbel noise shared by position.
 """
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
@@ -144,10 +144,9 @@ class Keyed:
             return only_points(laws, k)
         return self.kernels.draw(laws, k, self, part_number(purpose), node)
 
-    @property
-    def numbers(self) -> tuple[IntArray, ...]:
-        """The arrays ``[B]`` of the host that draws on a device read; the engine sends them there with the pass."""
-        return (self.keys,)
+    def numbers(self) -> Iterator[IntArray]:
+        """Yield the arrays ``[B]`` of the host that draws on a device read; see ``Randomness.numbers``."""
+        yield self.keys
 
     def chain_keys(self, purpose: str) -> ChainKeys | None:
         """Return the keys by which ``choose`` draws chains; None if a derived class may draw otherwise."""
@@ -223,10 +222,9 @@ class Coupled:
             return only_points(laws, k)
         return self.kernels.race(laws, k, self.keys, self.positions, depth)
 
-    @property
-    def numbers(self) -> tuple[IntArray, ...]:
-        """The arrays ``[B]`` of the host that draws on a device read; the engine sends them there with the pass."""
-        return self.positions, self.keys
+    def numbers(self) -> Iterator[IntArray]:
+        """Yield the arrays ``[B]`` of the host that draws on a device read; see ``Randomness.numbers``."""
+        yield from (self.positions, self.keys)
 
     def chain_keys(self, purpose: str) -> ChainKeys | None:
         """Return the keys by which ``choose`` draws chains; None if a derived class may draw otherwise."""
