@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol, Self
 
@@ -25,37 +24,23 @@ class Mark(Protocol):
         """Return the milliseconds from here to a later place; the device has reached both."""
 
 
-@dataclass(frozen=True)
-class DeviceSeconds:
-    """Seconds of phases on a device: a phase is over when the device has done all that it was asked to do by then.
+def settle(seconds: dict[str, float], marks: Sequence[Mark]) -> None:
+    """Replace the host's seconds of phases by the device's, in the same dict; waits for the last mark.
 
-    The host asks for a pass and goes on: by its clock the pass takes only as long as asking for it, and the next wait
-    takes all the rest.
+    A phase is over when the device has done all that it was asked to do by then. The host asks for a pass and goes on:
+    by its clock the pass takes only as long as asking for it, and the next wait takes all the rest. The sum is never
+    more than the host's: work that the device still had before the first mark does not count, and two clocks may run
+    differently.
 
     Args:
-        seconds: of each phase, in order; the host's until ``settle``, then the device's.
+        seconds: of each phase, in order.
         marks: before the first phase and after each.
     """
-
-    seconds: dict[str, float]
-    marks: Sequence[Mark]
-
-    @property
-    def are_over(self) -> bool:
-        """Whether the device has reached the last mark, so that ``settle`` waits for nothing."""
-        return self.marks[-1].query()
-
-    def settle(self) -> None:
-        """Replace the host's seconds by the device's, in the same dict.
-
-        Their sum is never more than the host's: work that the device still had before the first mark does not count,
-        and two clocks may run differently.
-        """
-        self.marks[-1].synchronize()
-        taken = [1e-3 * before.elapsed_time(after) for before, after in pairwise(self.marks)]
-        wall, spent = sum(self.seconds.values()), sum(taken)
-        scale = wall / spent if spent > wall else 1.0
-        self.seconds.update({phase: scale * one for phase, one in zip(self.seconds, taken, strict=True)})
+    marks[-1].synchronize()
+    taken = [1e-3 * before.elapsed_time(after) for before, after in pairwise(marks)]
+    wall, spent = sum(seconds.values()), sum(taken)
+    scale = wall / spent if spent > wall else 1.0
+    seconds.update({phase: scale * one for phase, one in zip(seconds, taken, strict=True)})
 
 
 # The counts of an oracle that are summed.
@@ -78,7 +63,7 @@ class Meter:
         self._sources, self._put = sources, put
         self._before: dict[str, float] | None = None  # the counts when the step began
         self._marks: list[Mark] = []
-        self._phases: list[DeviceSeconds] = []
+        self._phases: list[tuple[dict[str, float], list[Mark]]] = []  # that the host has timed
         self.counts: Counter[str] = Counter()
 
     def mark(self) -> None:
@@ -98,15 +83,15 @@ class Meter:
         before, self._before = self._before or {}, None
         self.counts.update({name: count - before[name] for name, count in self._now().items()})
         if self._marks:
-            self._phases.append(DeviceSeconds(seconds, self._marks))
+            self._phases.append((seconds, self._marks))
             self._marks = []
-        while self._phases and self._phases[0].are_over:
-            self._phases.pop(0).settle()
+        while self._phases and self._phases[0][1][-1].query():
+            settle(*self._phases.pop(0))
 
     def finish(self) -> dict[str, float]:
         """Return the counts of a run at its end, and settle the phases that are left, which waits for the device."""
         while self._phases:
-            self._phases.pop(0).settle()
+            settle(*self._phases.pop(0))
         return dict(self.counts)
 
     def _now(self) -> dict[str, float]:

@@ -9,7 +9,7 @@ import drafts
 from experiments.harness.findings.step_columns import device_table, device_work
 from oracles.graphed import GraphedTransformer
 from specdec import SpeculativeDecoder
-from specdec.engine.metering import DeviceSeconds, marking
+from specdec.engine.metering import marking, settle
 from specdec.stats import Stats
 from specdec.transfers import crossings
 from tests.graphed.emulated import CUDA, emulated_device
@@ -62,7 +62,7 @@ def test_phases_are_the_devices_and_no_step_waits_for_them(behind, monkeypatch):
 
 def test_a_devices_phases_never_take_longer_than_the_hosts():
     put, kept = Marks(0, laps=(3e6, 1e6)), {"score": 0.5, "verify": 0.25}
-    DeviceSeconds(kept, [put(), put(), put()]).settle()
+    settle(kept, [put(), put(), put()])
     assert sum(kept.values()) == pytest.approx(0.75)
     assert kept["score"] == pytest.approx(3 * kept["verify"])
 
