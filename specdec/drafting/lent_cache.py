@@ -1,7 +1,6 @@
 """The decoder's own cache, lent to a source for the length of a draft."""
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -47,14 +46,11 @@ class LentCache:
         self.cache, self.rows, self.start = context.cache, rows, context.cache.lengths[rows]
         self._context, self._place = context, ids_device(oracle)
 
-    @cached_property
-    def pending(self) -> Tensor:
-        """``[B, 1]`` the last id of each row, where the oracle takes it."""
-        return on_device(self._context.pending, self._place).unsqueeze(1)
-
     def latest(self, depth: int, tokens: Tensor) -> Tensor:
         """Return ``[B, 1]`` the token above the one at a depth, of drafts ``[B, N]``: the pending one at depth 0."""
-        return tokens[:, depth - 1 : depth] if depth else self.pending
+        if depth:
+            return tokens[:, depth - 1 : depth]
+        return on_device(self._context.pending, self._place).unsqueeze(1)
 
     def grow(self, score: Callable[..., Scores], tokens: Tensor, live: IntArray) -> Scores:
         """Score one token of each row that takes part, and keep its keys.

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import sub
 
 import numpy as np
 import torch
@@ -238,7 +239,7 @@ class SpeculativeDecoder:
             times.append(state.now())
 
             facts = frame.seated.requests, frame.context.num_committed, frame.budget.max_depth < self.offers.max_depth
-            seconds = dict(zip(PHASES, np.diff(times).tolist(), strict=True))
+            seconds = dict(zip(PHASES, map(sub, times[1:], times), strict=True))
             info = record(outcome, draft, *facts, seconds, self.draft.name)
             state.end_step(info, outcome.judge, self.draft.name, draft.is_native)
             return state, info
