@@ -47,8 +47,12 @@ def _mix(z: Integers) -> Integers:
 
 
 def extend(keys: Integers, part: Any) -> Integers:
-    """Return keys that depend on ``keys`` and ``part`` (int64, broadcast); order of parts matters."""
-    extended: Integers = _mix(_mix(keys + _WEYL) ^ _mix(part * _WEYL + 1))
+    """Return keys that depend on ``keys`` and ``part`` (int64, broadcast); order of parts matters.
+
+    A number is mixed on the host, wherever the keys lie.
+    """
+    mixed = int(_mix(np.asarray([part]) * _WEYL + 1)[0]) if isinstance(part, int) else _mix(part * _WEYL + 1)
+    extended: Integers = _mix(_mix(keys + _WEYL) ^ mixed)
     return extended
 
 
@@ -58,12 +62,6 @@ def extend_by_all(keys: IntArray, parts: Sequence[IntArray]) -> IntArray:
         for mixed in _mix(np.stack(np.broadcast_arrays(*parts)) * _WEYL + 1):
             keys = _mix(_mix(keys + _WEYL) ^ mixed)
     return keys
-
-
-def extend_by(keys: Tensor, part: int) -> Tensor:
-    """Return what ``extend`` makes of keys ``[...]`` on any device and one number, which is mixed on the host."""
-    mixed = _mix(np.asarray([part], dtype=np.int64) * _WEYL + 1)
-    return _mix(_mix(keys + _WEYL) ^ int(mixed[0]))
 
 
 def bits_of(keys: Integers) -> Integers:
@@ -140,15 +138,13 @@ def _race(weights: Tensor, keys: Tensor) -> Tensor:
 def draw(laws: Laws, k: int, streams: Streams, purpose: int, node: Any) -> Tensor:
     """Return draws along running sums; see ``Kernels.draw``."""
     device, lead = laws.index.device, (-1, *([1] * (len(laws.shape) - 1)))
-    keys = extend_by(on_device(streams.keys, device), purpose).view(lead)
-    if isinstance(node, int):
-        keys = extend_by(keys, node)
-    else:
-        keys = extend(keys, on_device(np.asarray(node, dtype=np.int64), device))
+    if not isinstance(node, int):
+        node = on_device(np.asarray(node, dtype=np.int64), device)
+    keys = extend(extend(on_device(streams.keys, device), purpose).view(lead), node)
     keys = keys.expand(laws.shape).reshape(-1)
 
     def uniforms(rank: int) -> Tensor:
-        return bits_of(extend_by(keys, rank)).double() * 2.0**-53
+        return bits_of(extend(keys, rank)).double() * 2.0**-53
 
     if k == 1:
         return _finish(laws, first_above(weights_of(laws), uniforms(0)), 1)

@@ -17,13 +17,13 @@ from specdec.contracts import Adjustments, FloatArray, IntArray
 from specdec.kernels.compiled import (
     FILTERS,
     HEADERS,
+    LAWS,
     NATIVE_DTYPES,
     NEUTRAL,
     NativeUnavailable,
     NativeWalks,
-    laws_library,
+    library,
 )
-from specdec.kernels.compiled.compiled_laws import LAWS
 from specdec.kernels.compiled.schema import kind_of, structure
 from specdec.kernels.draws import Streams
 from specdec.kernels.reference import Filters, Kernels
@@ -55,7 +55,7 @@ class NativeKernels(Kernels):
     are_compiled: ClassVar[bool] = True
 
     def __init__(self, built: CDLL | None = None) -> None:
-        built = built or laws_library()
+        built = built or library(LAWS)
         self._warp, self._penalise = built.specdec_laws, built.specdec_penalise
         self._draw, self._race, self._entropies = built.specdec_draw, built.specdec_race, built.specdec_entropies
         self._warp.restype, self._warp.argtypes = None, (c_void_p,)
@@ -189,24 +189,13 @@ def _repeat(values: Any, shape: torch.Size) -> tuple[bytes, int]:
 
 
 @cache
-def _make_once() -> NativeKernels | NativeUnavailable:
-    """Return the compiled kernels, or why there are none: a process tries only once."""
-    try:
-        return NativeKernels()
-    except NativeUnavailable as error:
-        return error
-
-
 def native_kernels() -> NativeKernels:
     """Return the compiled kernels, made once in a process.
 
     Raises:
         NativeUnavailable: this machine cannot have them.
     """
-    made = _make_once()
-    if isinstance(made, NativeUnavailable):
-        raise made
-    return made
+    return NativeKernels()
 
 
 REFERENCE = Kernels()

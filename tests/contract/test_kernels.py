@@ -18,7 +18,7 @@ from specdec.drafting import ChainSampler, MemorylessSession
 from specdec.drafting.lengths import Fixed, LengthPolicy, chain_offers
 from specdec.exactness import check_draft, output_law
 from specdec.kernels import REFERENCE, NativeKernels, best_kernels, native, native_kernels, resolve_kernels
-from specdec.kernels.compiled import NativeUnavailable, PackedDrafts
+from specdec.kernels.compiled import NativeUnavailable, PackedDrafts, build
 from specdec.sampling.randomness import Coupled, Keyed
 from specdec.traces import record_chains, record_trees
 from specdec.transfers import HOST
@@ -111,7 +111,7 @@ def test_nobody_computes_by_other_kernels_than_the_decoders(source, monkeypatch)
         for rule, one in RULES.items()
         if one.trees or not EVERYWHERE[source].offers.trees
     ]
-    monkeypatch.setattr(native, "_make_once", lambda: asked.append("native") or NativeUnavailable("asked"))
+    monkeypatch.setattr(native, "native_kernels", lambda: asked.append("native"))
     for decoder in decoders:
         ways = [SAMPLING[0], *[SAMPLING[1]] * 3]
         result = decoder.generate([[1, 2, 1, 2], [3], [2, 3, 2], [4]], 5, ways, seed=5, batch_size=3)
@@ -183,14 +183,15 @@ def test_nobody_tries_twice_to_compile(monkeypatch):
         tries.append(1)
         raise NativeUnavailable("no compiler")
 
-    monkeypatch.setattr(native, "laws_library", unavailable)
-    native._make_once.cache_clear()
+    monkeypatch.setattr(build, "_library", unavailable)
+    monkeypatch.setattr(build, "_outcomes", {})
+    native_kernels.cache_clear()
     try:
         for _ in range(3):
             with pytest.raises(NativeUnavailable, match="no compiler"):
                 native_kernels()
     finally:
-        native._make_once.cache_clear()
+        native_kernels.cache_clear()
     assert tries == [1]
 
 

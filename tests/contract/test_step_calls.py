@@ -104,7 +104,7 @@ FILES: dict[str, str] = {
         specdec/contracts/token_tree.py specdec/drafting/chain_sampler.py specdec/drafting/lengths/fixed.py
         specdec/drafting/lengths/policy.py specdec/drafting/model.py specdec/drafting/model_source.py
         specdec/engine/checks.py specdec/engine/decoder.py specdec/engine/outcome.py specdec/engine/slots.py
-        specdec/engine/state.py specdec/engine/verdict.py specdec/kernels/compiled/memory.py
+        specdec/engine/state.py specdec/engine/verdict.py
         specdec/kernels/compiled/schema.py specdec/kernels/compiled/walks.py specdec/kernels/draws.py
         specdec/laws/laws.py specdec/sampling/randomness.py specdec/sampling/warping.py
     """,

@@ -10,7 +10,6 @@ import pytest
 
 from specdec.kernels import native
 from specdec.kernels.compiled import build as building
-from specdec.kernels.compiled import compiled_laws
 from specdec.kernels.compiled.build import LibrarySources, NativeUnavailable, compiler, library
 from specdec.kernels.compiled.build_cache import cache_folder
 from tests.native.samples import answer_of, answer_sources, needed_compiler, needed_machine
@@ -184,10 +183,10 @@ def test_a_lock_that_is_a_link_is_not_followed(unit, tmp_path, caplog):
 
 
 def test_the_slow_pass_is_never_taken_without_a_word(unit, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(compiled_laws, "LAWS", unit)
+    monkeypatch.setattr(native, "LAWS", unit)
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "file"))
     (tmp_path / "file").touch()
-    monkeypatch.setattr(native, "_make_once", native._make_once.__wrapped__)
+    monkeypatch.setattr(native, "native_kernels", native.native_kernels.__wrapped__)
     for _ in range(2):
         assert native.best_kernels() is native.REFERENCE
     (line,) = caplog.messages

@@ -105,8 +105,14 @@ def agree(model: Oracle, found: torch.Tensor, wanted: torch.Tensor) -> bool:
 @contextmanager
 def kernels_are(made: NativeKernels | NativeUnavailable) -> Iterator[None]:
     """Have the best kernels be these, or none."""
+
+    def native_kernels() -> NativeKernels:
+        if isinstance(made, NativeUnavailable):
+            raise made
+        return made
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "_make_once", lambda: made)
+        patch.setattr(native, "native_kernels", native_kernels)
         patch.setattr(native, "warn_once", lambda text: None)
         yield
 

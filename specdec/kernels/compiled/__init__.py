@@ -2,15 +2,15 @@
 
 from specdec.kernels.compiled.build import HEADERS, LibrarySources, NativeUnavailable, library
 from specdec.kernels.compiled.build_cache import cache_base
-from specdec.kernels.compiled.compiled_laws import FILTERS, NATIVE_DTYPES, NEUTRAL, laws_library
+from specdec.kernels.compiled.compiled_laws import FILTERS, LAWS, NATIVE_DTYPES, NEUTRAL
 from specdec.kernels.compiled.faults import Fault, FaultCode
-from specdec.kernels.compiled.memory import place
-from specdec.kernels.compiled.schema import OtherKind, enumeration, fields_of
+from specdec.kernels.compiled.schema import OtherKind, enumeration, fields_of, place
 from specdec.kernels.compiled.walks import NativeWalks, PackedDrafts, Way
 
 __all__ = [
     "FILTERS",
     "HEADERS",
+    "LAWS",
     "NATIVE_DTYPES",
     "NEUTRAL",
     "Fault",
@@ -24,7 +24,6 @@ __all__ = [
     "cache_base",
     "enumeration",
     "fields_of",
-    "laws_library",
     "library",
     "place",
 ]

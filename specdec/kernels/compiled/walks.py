@@ -20,8 +20,7 @@ from specdec.contracts import NEVER, BoolArray, Budget, Draft, Ending, FloatArra
 from specdec.kernels.compiled.build import HEADERS
 from specdec.kernels.compiled.compiled_laws import FILTERS
 from specdec.kernels.compiled.faults import Fault, FaultCode
-from specdec.kernels.compiled.memory import place
-from specdec.kernels.compiled.schema import LATER, OtherKind, kind_of, structure
+from specdec.kernels.compiled.schema import LATER, OtherKind, kind_of, place, structure
 from specdec.laws import Laws
 
 _POINTER = ctypes.c_void_p
