@@ -1,5 +1,6 @@
 """Whether a source and an oracle mean the same by an id."""
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -34,14 +35,27 @@ def check_vocabulary(name: str, vocab_size: int, tokenizer: object | None, oracl
     theirs = oracle.tokenizer
     if tokenizer is None or theirs is None or tokenizer is theirs:
         return
-    if not _same_ids(tokenizer, theirs):
+    if not _same_ids(_ByIdentity(tokenizer), _ByIdentity(theirs)):
         raise ValueError(
             f"{name} and the oracle have vocabularies of {vocab_size} ids each, but their tokenizers give the ids "
             f"other meanings: {FOREIGN}"
         )
 
 
+@dataclass(frozen=True, eq=False)
+class _ByIdentity:
+    """A tokenizer that is equal only to itself."""
+
+    tokenizer: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByIdentity) and self.tokenizer is other.tokenizer
+
+    def __hash__(self) -> int:
+        return id(self.tokenizer)
+
+
 @lru_cache(maxsize=16)
-def _same_ids(first: Any, second: Any) -> bool:
-    """Tell whether two tokenizers, each equal only to itself, give the same ids to the same tokens."""
-    return bool(first.get_vocab() == second.get_vocab())
+def _same_ids(first: _ByIdentity, second: _ByIdentity) -> bool:
+    """Tell whether two tokenizers give the same ids to the same tokens."""
+    return bool(first.tokenizer.get_vocab() == second.tokenizer.get_vocab())

@@ -93,8 +93,8 @@ class StatsRecorder:
             pool(requests or [Stats(**Reduction(trace, 1).fields({})[0])]),
             target_calls=len(self.infos),
             prefill_calls=sum(calls for _, _, calls in self._prefills),
-            num_draft_passes=int(trace.steps["draft_depth"].sum()),
-            num_scored_nodes=int(trace.steps["num_nodes"].sum()),
+            num_draft_passes=sum(int(info.draft_depth.max(initial=0)) for info in self.infos),
+            num_scored_nodes=sum(info.num_nodes for info in self.infos),
             stages=self._stages(),
         )
 

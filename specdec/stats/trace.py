@@ -8,7 +8,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.contracts import KIND, MEANING, PHASES, Ending, IntArray, StepInfo
+from specdec.contracts import KIND, MEANING, PHASES, Ending, StepInfo
 from specdec.stats.result_table import Table, count_of
 
 Array = NDArray[Any]
@@ -62,20 +62,17 @@ class Trace:
         lists: name -> ``[S, W]``, those of ``StepInfo`` that have a list a row, -1 beyond its length (sources of nodes
             have an entry a node, -1 also in between); ``logprobs`` only if they were asked for, NaN beyond.
         source_names: the names that sources are indices into.
-        steps: one row per step: ``num_nodes`` and the longest ``draft_depth`` of its rows.
     """
 
     columns: dict[str, Array]
     lists: dict[str, Array]
     source_names: tuple[str, ...]
-    steps: dict[str, IntArray]
 
     @staticmethod
     def of(infos: Sequence[StepInfo]) -> "Trace":
         """Return the trace of some steps. Cost: O(rows x width), without a loop over rows."""
         rows = np.asarray([len(info.requests) for info in infos], dtype=np.int64)
         nodes = np.asarray([info.num_nodes for info in infos], dtype=np.int64)
-        depth = np.asarray([info.draft_depth.max(initial=0) for info in infos], dtype=np.int64)
         none = np.zeros(0, dtype=np.int64)
         columns: dict[str, Array] = {"step": np.repeat(np.arange(len(infos)), rows)}
         columns["request"] = np.concatenate([none, *(info.requests for info in infos)])
@@ -93,7 +90,7 @@ class Trace:
                 lists[name] = sources[name]
             elif name not in _OPTIONAL or (infos and len(given) == len(infos)):
                 lists[name] = stack_rows(given, np.nan if name in _OPTIONAL else -1, np.int64)
-        return Trace(columns, lists, names, {"num_nodes": nodes, "draft_depth": depth})
+        return Trace(columns, lists, names)
 
 
 def _are_successive(columns: Mapping[str, Array]) -> Array:

@@ -206,7 +206,7 @@ MUTANTS = line_mutants(
         requests,
         "request 0: num_emitted",
     ),
-    (StatsRecorder._run, 'trace.steps["num_nodes"].sum()', 'trace.columns["num_nodes"].sum()', counts, "scored"),
+    (StatsRecorder._run, "info.num_nodes for", "info.num_nodes * len(info.requests) for", counts, "scored"),
     (StatsRecorder._seconds, "sum(seconds for seconds", "max(seconds for seconds", prefills, "seconds"),
     (pool, "max((b for b", "min((b for b", prefills, "memory"),
     (Stats.num_truncated, "sum(self", "max(self", prefills, "cut"),
