@@ -1,8 +1,10 @@
 """A draft source's promises as one line of a test: the form of its drafts, the honesty of its laws, its memory."""
 
 import random  # whose state is looked at, never drawn from
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -182,12 +184,13 @@ def check_draft(
     faults: dict[str, tuple[str, str]] = {}
     has_drafted = False
     for params in chosen:
-        asked = (source, oracle, prompts, max_new_tokens, params, seed, kernels)
-        runs = [_run(*asked, None, compiles=False), _run(*asked, None)]
+        asked = {"prompts": prompts, "max_new_tokens": max_new_tokens, "sampling": params, "seed": seed}
+        run_with = partial(_run, source, oracle, kernels)
+        runs = [run_with(asked, compiles=False), run_with(asked)]
         if source.offers.reproducible:
-            runs.append(_run(*asked, 1))
+            runs.append(run_with({**asked, "batch_size": 1}))
             if not (source.needs.logits or source.needs.hidden or source.offers.adaptive):
-                runs.append(_run(*asked, None, detours=True))
+                runs.append(run_with(asked, detours=True))
         for run, other, name in zip((runs[0], runs[1], runs[1]), runs[1:], _RUNS, strict=False):
             _compare(run, other, name)
         for run in runs:
@@ -208,17 +211,16 @@ def _default_prompts(vocab_size: int) -> list[list[int]]:
 def _run(
     source: DraftSource,
     oracle: Oracle,
-    prompts: Sequence[Prompt],
-    max_new_tokens: int,
-    sampling: SamplingParams,
-    seed: int,
     kernels: str | None,
-    batch_size: int | None,
+    asked: Mapping[str, Any],
     *,
     compiles: bool = True,
     detours: bool = False,
 ) -> _Log:
-    """Decode once and return what was seen; ``compiles``: compiled code may draw, as in any run."""
+    """Decode once and return what was seen.
+
+    ``asked``: the arguments of ``generate``; ``compiles``: compiled code may draw, as in any run.
+    """
     log = _Log(oracle.vocab_size, compiles, detours)
     before = _global_states()
 
@@ -226,7 +228,7 @@ def _run(
         return _AuditedSession(session, source, oracle, log, np.zeros(num_rows, np.int64))
 
     decoder = SpeculativeDecoder(oracle, WatchedSource(frozen(source), watch), "sample_and_match", kernels=kernels)
-    decoder.generate(prompts, max_new_tokens, sampling, seed, batch_size=batch_size)
+    decoder.generate(**asked)
     if any(one != other for one, other in zip(before, _global_states(), strict=False)):
         log.note("the run", "a global random state was used: draw through randomness.choose only")
     return log

@@ -171,25 +171,24 @@ def honesty_findings(draft: Draft, draws: list[list[Draw]], offers: Offers) -> F
                 continue
             flagged = draft.without_replacement is not None and bool(draft.without_replacement[b, node])
             decided = draft.decided is not None and bool(draft.decided[b, node])
-            fault = _law_fault(laws[node], token) or (None if decided else _match(laws[node], token, flagged, draws[b]))
+            law = laws.table[int(laws.index[node])].double()
+            fault = _law_fault(law, token) or (None if decided else _match(law, token, flagged, draws[b]))
             yield from [(b, f"node {node}: {fault}")] if fault else []
         if draft.laws is not None and not offers.laws and bool((laws.index >= 0).any()):
             yield b, "a node declares a real law, and offers.laws is False"
         yield from _draws_without_node(b, draws[b])
 
 
-def _law_fault(declared: Laws, token: int) -> str | None:
-    """Return what is wrong with a law as such."""
-    law = declared.table[int(declared.index)].double()
+def _law_fault(law: Tensor, token: int) -> str | None:
+    """Return what is wrong with a law ``[V]`` as such."""
     total = float(law.sum())
     if bool((law < 0).any()) or abs(total - 1) > 1e-5 or not float(law[token]) > 0:
         return f"its law sums to {total:.6g} and gives its own id {token} the probability {float(law[token]):.3g}"
     return None
 
 
-def _match(declared: Laws, token: int, flagged: bool, draws: list[Draw]) -> str | None:
+def _match(law: Tensor, token: int, flagged: bool, draws: list[Draw]) -> str | None:
     """Mark the draw that a node stands for; return what is wrong if there is none."""
-    law = declared.table[int(declared.index)].double()
     if float(law.max()) == 1.0:
         return None
     for draw in draws:

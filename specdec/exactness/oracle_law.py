@@ -6,7 +6,8 @@ Except for how a prompt is read, and how unusable stops are refused, nothing her
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from operator import index
 
 import numpy as np
@@ -108,18 +109,6 @@ def plain_logits(oracle: Oracle, prefixes: Sequence[Sequence[int]]) -> list[list
     return rows
 
 
-def _grammar(oracle: Oracle, sampling: SamplingParams) -> Grammar | None:
-    """Return a grammar that has read nothing yet."""
-    return make_grammars(oracle, [sampling.constraint], [0])[0]
-
-
-def grammar_mask(oracle: Oracle, new: Sequence[int], sampling: SamplingParams) -> list[bool] | None:
-    """Return which ids the grammar of a request allows after ``new``, read from its start; None: it has none."""
-    grammar = _grammar(oracle, sampling)
-    mask = None if grammar is None else grammar.allowed_ids(np.array(new, dtype=np.int64))
-    return None if mask is None else mask.tolist()
-
-
 def ends_of(oracle: Oracle, prompt: Prompt, sampling: SamplingParams, stop: Stop | Sequence[Stop] | None) -> list[Stop]:
     """Return what ends an output beside EOS and a grammar: ``stop``, and of a conversation the ends of its answer.
 
@@ -139,20 +128,67 @@ def ends_of(oracle: Oracle, prompt: Prompt, sampling: SamplingParams, stop: Stop
     return ends
 
 
-def has_ended(oracle: Oracle, new: Sequence[int], sampling: SamplingParams, ends: Sequence[Stop]) -> bool:
-    """Tell whether the last id of ``new`` is an EOS, completes one of ``ends_of`` or finishes the grammar."""
-    if not sampling.ignore_eos and new[-1] in oracle.eos_ids:
-        return True
-    grammar = _grammar(oracle, sampling)
-    if grammar is not None and grammar.first_end(np.array(new), 1) == 0:
-        return True
-    for item in ends:
-        if isinstance(item, str):
-            if oracle.tokenizer is not None and item in oracle.tokenizer.decode(list(new)):
-                return True
-        elif tuple(new[-len(item) :]) == tuple(item):
+@dataclass(frozen=True)
+class PlainRequest:
+    """A request as plain recursion decodes it.
+
+    Args:
+        oracle: any.
+        prompt: ids.
+        sampling: of the request.
+        ends: from ``ends_of``.
+    """
+
+    oracle: Oracle
+    prompt: Sequence[int]
+    sampling: SamplingParams
+    ends: Sequence[Stop]
+
+    @staticmethod
+    def of(
+        oracle: Oracle, prompt: Prompt, sampling: SamplingParams, stop: Stop | Sequence[Stop] | None
+    ) -> "PlainRequest":
+        """Return what ``generate`` is asked for. Raises ValueError if a stop cannot be used."""
+        ids = encode_prompt(oracle, prompt, "prompt").tolist()
+        return PlainRequest(oracle, ids, sampling, ends_of(oracle, prompt, sampling, stop))
+
+    def longest(self, max_new_tokens: int) -> int:
+        """Return how long an output may be: so many ids, or as many as the context has room for."""
+        return min(max_new_tokens, self.oracle.max_context - len(self.prompt))
+
+    def laws(self, outputs: Collection[Sequence[int]]) -> Iterator[list[float]]:
+        """Yield the law of the id after each of some outputs, all of one length.
+
+        Raises:
+            ValueError: the oracle is recorded text.
+
+        Cost: one pass of the whole texts; a grammar is read from its start for each.
+        """
+        logits = plain_logits(self.oracle, [[*self.prompt, *new] for new in outputs])
+        for new, row in zip(outputs, logits, strict=True):
+            grammar = self._grammar()
+            mask = None if grammar is None else grammar.allowed_ids(np.array(new, dtype=np.int64))
+            allowed = None if mask is None else mask.tolist()
+            yield plain_law(row, self.prompt, new, self.sampling, self.oracle.eos_ids, allowed)
+
+    def has_ended(self, new: Sequence[int]) -> bool:
+        """Tell whether the last id of an output is an EOS, completes one of ``ends`` or finishes the grammar."""
+        if not self.sampling.ignore_eos and new[-1] in self.oracle.eos_ids:
             return True
-    return False
+        grammar = self._grammar()
+        if grammar is not None and grammar.first_end(np.array(new), 1) == 0:
+            return True
+        for item in self.ends:
+            if isinstance(item, str):
+                if self.oracle.tokenizer is not None and item in self.oracle.tokenizer.decode(list(new)):
+                    return True
+            elif tuple(new[-len(item) :]) == tuple(item):
+                return True
+        return False
+
+    def _grammar(self) -> Grammar | None:
+        """Return the grammar of the request, which has read nothing yet; None: it has none."""
+        return make_grammars(self.oracle, [self.sampling.constraint], [0])[0]
 
 
 def oracle_law(
@@ -180,12 +216,10 @@ def oracle_law(
     Cost: one full pass over every prefix of positive probability: O(V ** max_new_tokens) rows. A grammar is read
         from its start for each.
     """
-    sampling = SamplingParams() if sampling is None else sampling
-    ids = encode_prompt(oracle, prompt, "prompt").tolist()
-    ends = ends_of(oracle, prompt, sampling, stop)
+    request = PlainRequest.of(oracle, prompt, SamplingParams() if sampling is None else sampling, stop)
     open_: Law = {(): 1.0}
     done: Law = {}
-    for _ in range(min(max_new_tokens, oracle.max_context - len(ids))):
+    for _ in range(request.longest(max_new_tokens)):
         if not open_:
             break
         if len(open_) * oracle.vocab_size > _MOST_LOGITS:
@@ -193,14 +227,11 @@ def oracle_law(
                 f"{len(open_):,} beginnings over {oracle.vocab_size:,} ids are too many to enumerate: use an oracle of "
                 "3 or 4 ids (oracles.TabularLM), fewer new tokens, or check_lossless with effect=0.1, say: it samples"
             )
-        logits = plain_logits(oracle, [[*ids, *new] for new in open_])
         grown: Law = {}
-        for (new, mass), row in zip(open_.items(), logits, strict=True):
-            mask = grammar_mask(oracle, new, sampling)
-            for token, p in enumerate(plain_law(row, ids, new, sampling, oracle.eos_ids, mask)):
+        for (new, mass), law in zip(open_.items(), request.laws(open_), strict=True):
+            for token, p in enumerate(law):
                 if p > 0:
                     longer = (*new, token)
-                    ended = has_ended(oracle, longer, sampling, ends)
-                    (done if ended else grown)[longer] = mass * p
+                    (done if request.has_ended(longer) else grown)[longer] = mass * p
         open_ = grown
     return {**done, **open_}

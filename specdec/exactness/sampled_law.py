@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from specdec.contracts import Oracle
 from specdec.engine import SpeculativeDecoder
 from specdec.exactness.goodness import p_value, samples_for
-from specdec.exactness.oracle_law import ends_of, grammar_mask, has_ended, plain_law, plain_logits
-from specdec.requests import Prompt, Stop, encode_prompt
+from specdec.exactness.oracle_law import PlainRequest
+from specdec.requests import Prompt, Stop
 from specdec.sampling import SamplingParams
 
 Ids = tuple[int, ...]
@@ -47,22 +46,16 @@ class Cells:
 
     @staticmethod
     def of(
-        oracle: Oracle,
-        prompt: Sequence[int],
+        request: PlainRequest,
         max_new_tokens: int,
-        sampling: SamplingParams,
-        ends: Sequence[Stop],
         least: float,
         most: int,
     ) -> "Cells":
         """Return cells, grown from the likeliest prefix on.
 
         Args:
-            oracle: any.
-            prompt: ids.
+            request: whose outputs are sorted.
             max_new_tokens: of an output.
-            sampling: of the request.
-            ends: from ``ends_of``.
             least: probability of a cell that has a prefix of its own.
             most: cells, about.
 
@@ -74,12 +67,11 @@ class Cells:
         heap: list[tuple[float, Ids]] = [(-1.0, ())]
         while heap and len(heap) + len(masses) + len(left) < most:
             mass, prefix = -heap[0][0], heapq.heappop(heap)[1]
-            if len(prefix) == max_new_tokens or (prefix and has_ended(oracle, prefix, sampling, ends)):
+            if len(prefix) == max_new_tokens or (prefix and request.has_ended(prefix)):
                 masses[prefix] = mass
                 continue
-            (logits,) = plain_logits(oracle, [[*prompt, *prefix]])
-            mask = grammar_mask(oracle, prefix, sampling)
-            law = laws[prefix] = plain_law(logits, prompt, prefix, sampling, oracle.eos_ids, mask)
+            (law,) = request.laws([prefix])
+            laws[prefix] = law
             likely = [(-mass * p, (*prefix, token)) for token, p in enumerate(law) if mass * p >= least]
             room = max(most - len(heap) - len(masses) - len(left) - 1, 1)
             for item in heapq.nsmallest(room, likely):
@@ -128,14 +120,14 @@ def check_by_samples(
     for name, value in (("effect", effect), ("level", level)):
         if not 0 < value < 1:
             raise ValueError(f"{name} is {value}; give a number between 0 and 1")
-    oracle, count = decoder.oracle, samples_for(effect, MOST_CELLS, level, POWER)
-    ids, ends = encode_prompt(oracle, prompt, "prompt").tolist(), ends_of(oracle, prompt, sampling, stop)
-    longest = min(max_new_tokens, oracle.max_context - len(ids))
-    cells = Cells.of(oracle, ids, longest, sampling, ends, LEAST_EXPECTED / count, MOST_CELLS)
+    count = samples_for(effect, MOST_CELLS, level, POWER)
+    request = PlainRequest.of(decoder.oracle, prompt, sampling, stop)
+    longest = request.longest(max_new_tokens)
+    cells = Cells.of(request, longest, LEAST_EXPECTED / count, MOST_CELLS)
     prompts, is_asked = _with_mates(prompt, mates, count)
     rows = ROWS if batch_size is None else batch_size
     made = decoder.generate(prompts, max_new_tokens, sampling, seed, stop, rows).tokens
-    ends_at = cache(lambda prefix: has_ended(oracle, prefix, sampling, ends))  # most outputs begin like others
+    ends_at = cache(request.has_ended)  # most outputs begin like others
     counts = np.zeros(len(cells.probs), dtype=np.int64)
     who = f"rule {decoder.rule.name!r}, source {decoder.draft.name!r}"
     for output in itertools.compress(made, is_asked):

@@ -1,5 +1,6 @@
 """``check_lossless`` by samples: its rate of false alarms, what it sees, and the real oracle through its real cache."""
 
+from importlib import import_module
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,14 +11,15 @@ import oracles
 from drafts import PromptLookup, SmallTransformer
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
-from specdec.exactness import check_lossless, oracle_law, sampled_law
+from specdec.exactness import check_lossless, oracle_law
 from specdec.exactness.goodness import samples_for
-from specdec.exactness.oracle_law import plain_logits
+from specdec.exactness.oracle_law import PlainRequest, plain_logits
 from specdec.exactness.sampled_law import MOST_CELLS, Cells
 from tests.reference.tables import random_table
 from tests.support.calibration import LEVEL
 from tests.support.models import tiny_transformer
 
+PLAIN_LAWS = import_module("specdec.exactness.oracle_law")  # the package calls a function so
 VOCAB = 40
 TABLE = random_table(VOCAB, 1, 91)
 PLAIN = SamplingParams(temperature=1.0)
@@ -63,7 +65,7 @@ def biased(law, effect):
 def test_a_bias_of_the_stated_size_is_seen(monkeypatch):
     law = np.full(20, 0.05)
     made = SpeculativeDecoder(TabularLM(biased(law, EFFECT)), PromptLookup(2, max_ngram=1))
-    monkeypatch.setattr(sampled_law, "plain_logits", lambda _, prefixes: plain_logits(TabularLM(law), prefixes))
+    monkeypatch.setattr(PLAIN_LAWS, "plain_logits", lambda _, prefixes: plain_logits(TabularLM(law), prefixes))
     # Fewer come with a probability below 2e-3 at a power of 0.99.
     assert alarms(made, 24, 1e-6, length=1) >= 22
     with pytest.raises(AssertionError, match="do not follow the oracle's law: p-value"):
@@ -72,7 +74,7 @@ def test_a_bias_of_the_stated_size_is_seen(monkeypatch):
 
 def test_dishonest_drafts_are_seen_after_several_tokens(monkeypatch):
     other = TabularLM(random_table(VOCAB, 1, 92))
-    monkeypatch.setattr(sampled_law, "plain_logits", lambda _, prefixes: plain_logits(other, prefixes))
+    monkeypatch.setattr(PLAIN_LAWS, "plain_logits", lambda _, prefixes: plain_logits(other, prefixes))
     with pytest.raises(AssertionError, match=r"came +expected"):
         check_lossless(decoder(), [3], 3, PLAIN, effect=EFFECT)
 
@@ -80,7 +82,7 @@ def test_dishonest_drafts_are_seen_after_several_tokens(monkeypatch):
 def test_an_id_of_probability_0_fails_at_once(monkeypatch):
     law = np.array([0.6, 0.4, 0.0])
     made = SpeculativeDecoder(TabularLM(np.array([0.5995, 0.4, 0.0005])))
-    monkeypatch.setattr(sampled_law, "plain_logits", lambda _, prefixes: plain_logits(TabularLM(law), prefixes))
+    monkeypatch.setattr(PLAIN_LAWS, "plain_logits", lambda _, prefixes: plain_logits(TabularLM(law), prefixes))
     with pytest.raises(AssertionError, match=r"cannot come from the oracle: an id of probability 0"):
         check_lossless(made, [0], 3, PLAIN, effect=0.05, batch_size=MANY)
 
@@ -104,7 +106,7 @@ def test_outputs_that_end_too_late_or_too_early_fail(change, stop, monkeypatch):
 
 def test_cells_partition_all_outputs():
     oracle = TabularLM(random_table(3, 2, 93), eos_id=2)
-    cells = Cells.of(oracle, [0], 4, PLAIN, [], 0.01, 12)
+    cells = Cells.of(PlainRequest(oracle, [0], PLAIN, []), 4, 0.01, 12)
     assert sum(cells.probs) == pytest.approx(1, abs=1e-12)
     wanted = dict.fromkeys(range(len(cells.probs)), 0.0)
     for ids, mass in oracle_law(oracle, [0], 4, PLAIN).items():
@@ -138,7 +140,7 @@ def test_a_draft_model_through_the_real_cache_with_stops():
 def test_greedy_outputs_are_one_cell():
     check_lossless(decoder(), [3], 4, SamplingParams(), effect=0.5)
     made = SpeculativeDecoder(TabularLM(TABLE))
-    assert len(Cells.of(made.oracle, [3], 4, SamplingParams(), [], 0.01, 8).cells) == 1
+    assert len(Cells.of(PlainRequest(made.oracle, [3], SamplingParams(), []), 4, 0.01, 8).cells) == 1
 
 
 def test_the_number_of_requests_follows_the_effect():
