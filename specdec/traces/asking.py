@@ -73,10 +73,9 @@ class Confiding(WatchedPaths):
 
 @dataclass
 class StepDrafts:
-    """The drafts of one step on the host, as ``DenseRecords`` has them, each as wide as it is.
+    """The drafts of one step on the host, as ``DenseRecords`` has them; what is not known of nodes has no columns.
 
     Attributes:
-        says_confidence: whether confidences were available, as they are for drafts without a node.
         is_chosen: whether no token was drawn.
     """
 
@@ -85,7 +84,6 @@ class StepDrafts:
     counts: IntArray
     confidence: FloatArray
     entropy: FloatArray
-    says_confidence: bool
     is_chosen: bool
 
 
@@ -165,7 +163,6 @@ class Asking(WatchedSession):
                 counts=draft.num_nodes.cpu().numpy().copy(),
                 confidence=none if draft.confidence is None else draft.confidence.double().cpu().numpy().copy(),
                 entropy=torch.stack(self.heard, 1).numpy() if self.heard else none,
-                says_confidence=draft.confidence is not None or not draft.width,
                 is_chosen=is_chosen,
             )
         )

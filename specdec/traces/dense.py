@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ class DenseRecords:
     Attributes:
         outputs: new ids of each request.
         prompt_lengths: ids before them.
-        starts: ``[R + 1]``.
         tokens, parents: ``[P, N]`` of the draft before each output token, parents -1 for the pending token.
         counts: ``[P]`` nodes; a budget or the source ended some early.
         paths: the nodes of a whole draft, as the ranks of the siblings on their paths.
@@ -40,7 +40,6 @@ class DenseRecords:
 
     outputs: list[list[int]]
     prompt_lengths: IntArray
-    starts: IntArray
     tokens: IntArray
     parents: IntArray
     counts: IntArray
@@ -55,6 +54,28 @@ class DenseRecords:
     q: FloatArray | None = None
     by_rank: FloatArray | None = None
 
+    @cached_property
+    def starts(self) -> IntArray:
+        """``[R + 1]`` where the positions of each request's output begin."""
+        return np.cumsum([0, *map(len, self.outputs)])
+
+    @property
+    def requests(self) -> IntArray:
+        """``[P]`` the request of each position."""
+        return np.repeat(np.arange(len(self.outputs)), np.diff(self.starts))
+
+    @property
+    def num_committed(self) -> IntArray:
+        """``[P]`` how many ids stand before each position."""
+        requests = self.requests
+        committed: IntArray = self.prompt_lengths[requests] + np.arange(len(requests)) - self.starts[requests]
+        return committed
+
+    @property
+    def ids(self) -> IntArray:
+        """``[P]`` the ids of the outputs, one after the other."""
+        return np.concatenate([np.zeros(0, dtype=np.int64), *map(np.asarray, self.outputs)]).astype(np.int64)
+
     @property
     def is_chain(self) -> bool:
         """Whether no node of a whole draft has a sibling."""
@@ -67,8 +88,8 @@ class DenseRecords:
     def save(self, path: str | Path) -> None:
         """Write the records as one parquet file, a row for each position; the file is replaced as a whole."""
         columns: dict[str, Any] = {
-            "request": np.repeat(np.arange(len(self.outputs)), np.diff(self.starts)),
-            "output": np.concatenate([np.zeros(0, dtype=np.int64), *map(np.asarray, self.outputs)]).astype(np.int64),
+            "request": self.requests,
+            "output": self.ids,
             "count": self.counts,
         }
         values = {name: getattr(self, name) for name in _OF_NODES}
@@ -103,7 +124,6 @@ class DenseRecords:
         return DenseRecords(
             **{**given, "paths": tuple(map(tuple, note["paths"]))},
             prompt_lengths=np.asarray(note["prompt_lengths"], dtype=np.int64),
-            starts=starts_of(note["outputs"]),
             counts=counts,
             p=columns.get("p"),
             q=columns.get("q"),
@@ -122,11 +142,6 @@ def _cut(values: Any, counts: IntArray) -> list[Any]:
 
 def _pad(lists: Sequence[Sequence[Any]], width: int, fill: Any) -> Any:
     return np.array([[*row, *[fill] * (width - len(row))] for row in lists]).reshape(len(lists), width)
-
-
-def starts_of(outputs: Sequence[Sequence[int]]) -> IntArray:
-    """Return ``[R + 1]`` where the positions of each request's output begin."""
-    return np.cumsum([0, *map(len, outputs)])
 
 
 def places_of(parents: Sequence[int]) -> dict[Path_, int]:

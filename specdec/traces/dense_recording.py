@@ -30,7 +30,7 @@ from specdec.requests import Prompt, Stops, list_prompts, make_requests
 from specdec.sampling import SamplingParams, Seed
 from specdec.stats import stack_rows
 from specdec.traces.asking import Asking, Confiding, Longest, StepDrafts, WatchedPaths
-from specdec.traces.dense import DenseRecords, Path_, starts_of
+from specdec.traces.dense import DenseRecords, Path_
 from specdec.traces.output_laws import ACCEPTED, OutputLaws
 from specdec.verify import RULES, resolve_rule
 
@@ -239,11 +239,10 @@ def _drafts_in_order(
     def stack(name: str, fill: float, dtype: type) -> Any:
         return stack_rows([getattr(block, name) for block in blocks], fill, dtype)[order, :width]
 
-    some = all(block.says_confidence for block in blocks)
+    some = all(block.confidence.shape == block.tokens.shape for block in blocks)
     return DenseRecords(
         outputs=result.tokens,
         prompt_lengths=lengths,
-        starts=starts_of(result.tokens),
         tokens=stack("tokens", 0, np.int64),
         parents=stack("parents", -1, np.int64),
         counts=counts[order],

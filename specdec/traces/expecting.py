@@ -18,9 +18,9 @@ import numpy as np
 
 from specdec.contracts import FloatArray, IntArray
 from specdec.drafting.lengths import LengthPolicy
-from specdec.traces.cutting import cut
 from specdec.traces.dense import DenseRecords, Path_
 from specdec.traces.output_laws import ACCEPTED
+from specdec.traces.policy_replays import cut
 
 # A row for each position of the outputs: ``request``, ``num_committed``, the ``probability`` that a step begins there,
 # and given that it does ``num_accepted`` and ``num_emitted``, expected.
@@ -41,10 +41,10 @@ def expectations_by_length(records: DenseRecords, length: LengthPolicy) -> Colum
     """
     if length.adaptive:
         return _with_feedback(records, length)
-    at, (_, committed) = np.arange(len(records.counts)), _places(records)
+    at = np.arange(len(records.counts))
     session = length.open(len(at))
     session.begin(at)
-    limits = cut(session, at, committed, records.counts, *_of_outputs(records))
+    limits = cut(session, at, records.num_committed, records.counts, *_of_outputs(records))
     within = np.arange(records.tokens.shape[1]) < limits[:, None]
     found = _walk(records, np.where(within, _ahead(records, _stands(records)), 0.0).cumprod(1)[None])
     if not (length.reads_confidence or length.reads_entropy):
@@ -125,7 +125,7 @@ def _walk(
         first: ``[R]`` the courses of the requests' first steps; None: 0.
         drafted: ``[C, P]`` tokens of a step, for the column ``num_drafted``; None: no column.
     """
-    request, committed = _places(records)
+    request = records.requests
     left = records.starts[request + 1] - np.arange(len(request))
     ends = -np.diff(reached, axis=2, prepend=1, append=0)
     begins = _begins(records, ends, left, onward, np.zeros_like(records.prompt_lengths) if first is None else first)
@@ -133,7 +133,7 @@ def _walk(
     # Where no step begins there is nothing to expect.
     share = np.divide(begins, probability, out=np.zeros_like(begins), where=probability > 0)
     emitted = (ends * np.minimum(np.arange(ends.shape[2]) + 1, left[:, None])).sum(2)
-    columns: Columns = {"request": request, "num_committed": committed}
+    columns: Columns = {"request": request, "num_committed": records.num_committed}
     columns |= {"probability": probability, "num_accepted": (share * reached.sum(2)).sum(0)}
     columns |= {"num_emitted": (share * emitted).sum(0)}
     return columns if drafted is None else {**columns, "num_drafted": (share * drafted).sum(0)}
@@ -157,14 +157,6 @@ def _begins(
     return begins
 
 
-def _places(records: DenseRecords) -> tuple[IntArray, IntArray]:
-    """Return ``[P]`` the request of each position, and the ids that stand before it."""
-    sizes = np.diff(records.starts)
-    request = np.repeat(np.arange(len(sizes)), sizes)
-    position = np.arange(len(request)) - np.repeat(records.starts[:-1], sizes)
-    return request, records.prompt_lengths[request] + position
-
-
 def _stands(records: DenseRecords) -> FloatArray:
     """Return ``[P]`` how likely each output token, if a step reaches it, was drafted by a chain and accepted."""
     assert records.p is not None
@@ -174,9 +166,8 @@ def _stands(records: DenseRecords) -> FloatArray:
 
 def _ahead(records: DenseRecords, values: FloatArray) -> FloatArray:
     """Return ``[P, D]`` the values ``[P]`` of each position and those after it in the output, 0 beyond its end."""
-    request, _ = _places(records)
     places = np.arange(len(values))[:, None] + np.arange(records.tokens.shape[1])
-    inside = places < records.starts[request + 1, None]
+    inside = places < records.starts[records.requests + 1, None]
     return np.where(inside, values[np.minimum(places, max(len(values) - 1, 0))], 0.0)
 
 

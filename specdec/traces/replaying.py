@@ -8,11 +8,10 @@ import numpy as np
 from specdec.contracts import FloatArray, IntArray, VerificationRule
 from specdec.drafting.lengths import LengthPolicy
 from specdec.drafting.shapes import TreeShape
-from specdec.traces.cutting import check_length, cut
 from specdec.traces.dense import DenseRecords, Path_
 from specdec.traces.expecting import expectations_by_length, expectations_by_shape
-from specdec.traces.growing import Growing
 from specdec.traces.parts import NodeRecords
+from specdec.traces.policy_replays import Growing, check_length, cut
 from specdec.traces.rule_replays import expected_acceptance
 
 # Given rows ``[B]``, the positions where their steps begin, the tokens left in their outputs and the ids that stand, it
@@ -155,8 +154,8 @@ def _steps(records: DenseRecords, judge: Judge) -> dict[str, IntArray | FloatArr
 
 def _by_length(records: DenseRecords, length: LengthPolicy) -> Judge:
     """Return what judges recorded chains that a policy cuts."""
-    outputs = np.concatenate([np.zeros(0, dtype=np.int64), *map(np.asarray, records.outputs)]).astype(np.int64)
-    order, every = np.arange(records.tokens.shape[1]), np.arange(len(records.outputs))
+    outputs, order = records.ids, np.arange(records.tokens.shape[1])
+    every = np.arange(len(records.outputs))
     session = length.open(len(every))
     session.begin(every)
 
