@@ -30,20 +30,13 @@ INL Words dot_register(Words sum, Words inputs, Words weights) {
 }
 #endif
 
-#define EACH_REGISTER UNROLL for (int i = 0; i < NP; ++i)
-
 // 16 words in order, from anywhere; one word 16 times.
 INL W vload_words(const void* from) {
-    W r;
-    EACH_REGISTER memcpy(&r.p[i], static_cast<const char*>(from) + i * sizeof(Words), sizeof(Words));
-    return r;
+    return each<W>([=](int i) { return unaligned<Words>(static_cast<const char*>(from) + i * sizeof(Words)); });
 }
 INL W vset_word(const void* from) {
-    uint32_t word;
-    memcpy(&word, from, 4);
-    W r;
-    EACH_REGISTER r.p[i] = word - Words{};
-    return r;
+    const uint32_t word = unaligned<uint32_t>(from);
+    return each<W>([=](int) { return word - Words{}; });
 }
 // The lowest byte of each word, in order.
 INL void vstore_bytes(uint8_t* to, W words) {
@@ -51,7 +44,7 @@ INL void vstore_bytes(uint8_t* to, W words) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)words.p[0]));
 #else
     typedef uint8_t Bytes __attribute__((vector_size(SPECDEC_LANES)));
-    EACH_REGISTER {
+    UNROLL for (int i = 0; i < NP; ++i) {
         const Bytes bytes = __builtin_convertvector(words.p[i], Bytes);
         memcpy(to + i * LANES, &bytes, sizeof(Bytes));
     }
@@ -76,24 +69,16 @@ INL uint32_t largest_word(W words) {
     return fold_words(words, [](auto a, auto b) { return a > b ? a : b; });
 }
 INL W larger_words(W a, W b) {
-    W r;
-    EACH_REGISTER r.p[i] = a.p[i] > b.p[i] ? a.p[i] : b.p[i];
-    return r;
+    return each<W>([&](int i) { return a.p[i] > b.p[i] ? a.p[i] : b.p[i]; });
 }
 
 // Signed words, rounded to the nearest float.
 INL V vfloat(W w) {
-    V r;
-    EACH_REGISTER r.p[i] = __builtin_convertvector((Flags)w.p[i], Floats);
-    return r;
+    return each<V>([&](int i) { return __builtin_convertvector((Flags)w.p[i], Floats); });
 }
 // See `dot_register`.
 INL W vdot(W sum, W inputs, W weights) {
-    W r;
-    EACH_REGISTER r.p[i] = dot_register(sum.p[i], inputs.p[i], weights.p[i]);
-    return r;
+    return each<W>([&](int i) { return dot_register(sum.p[i], inputs.p[i], weights.p[i]); });
 }
-
-#undef EACH_REGISTER
 
 }  // namespace specdec

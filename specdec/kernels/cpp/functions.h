@@ -28,15 +28,11 @@ using Bits = typename BitsOf<T>::Type;
 
 template <class T>
 INL Bits<T> bits_of(T x) {
-    Bits<T> bits;
-    memcpy(&bits, &x, sizeof(bits));
-    return bits;
+    return unaligned<Bits<T>>(&x);
 }
 template <class T>
 INL T from_bits(Bits<T> bits) {
-    T x;
-    memcpy(&x, &bits, sizeof(x));
-    return x;
+    return unaligned<T>(&bits);
 }
 
 // The polynomial in x whose coefficients are listed from the highest power down.

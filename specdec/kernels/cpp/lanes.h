@@ -65,6 +65,14 @@ struct Mask {  // 16 answers: all bits set is yes, no bit set is no
     Flags p[NP];
 };
 
+// A number, a register or more of them, from anywhere.
+template <class T>
+INL T unaligned(const void* from) {
+    T number;
+    memcpy(&number, from, sizeof(number));
+    return number;
+}
+
 // ---- What every instruction set spells its own way: one register's fused multiply-add, widening of halves and bytes ----
 
 #if SPECDEC_LANES == 16
@@ -108,54 +116,47 @@ INL Floats f16_register(const uint16_t* from) {
 #if SPECDEC_LANES == 4
 INL Floats i8_register(const int8_t* from) {
     typedef int8_t Bytes __attribute__((vector_size(4)));
-    Bytes bytes;
-    memcpy(&bytes, from, sizeof(Bytes));
-    return __builtin_convertvector(bytes, Floats);
+    return __builtin_convertvector(unaligned<Bytes>(from), Floats);
 }
 #endif
 
 // ---- Loads, stores, constants ----
 
-#define EACH_REGISTER UNROLL for (int i = 0; i < NP; ++i)
+// 16 numbers, register by register: `at` makes those of register i.
+template <class T, class At>
+INL T each(At at) {
+    T made;
+    UNROLL for (int i = 0; i < NP; ++i) made.p[i] = at(i);
+    return made;
+}
 
 INL V vload(const float* from) {
-    V r;
-    EACH_REGISTER memcpy(&r.p[i], from + i * LANES, sizeof(Floats));
-    return r;
+    return each<V>([=](int i) { return unaligned<Floats>(from + i * LANES); });
 }
 INL void vstore(float* to, V v) {
-    EACH_REGISTER memcpy(to + i * LANES, &v.p[i], sizeof(Floats));
+    UNROLL for (int i = 0; i < NP; ++i) memcpy(to + i * LANES, &v.p[i], sizeof(Floats));
 }
 INL V vset(float a) {
-    V r;
-    EACH_REGISTER r.p[i] = a - Floats{};  // minus +0 keeps every value, -0 too
-    return r;
+    return each<V>([=](int) { return a - Floats{}; });  // minus +0 keeps every value, -0 too
 }
 INL V vzero() { return V{}; }
 
 // 32 bfloat16 stored as 16 words: the low half of word i is column i, the high half is column i + 16. A bfloat16 is the
 // upper half of a float, so widening is exact.
 INL void vload_bf16_pairs(const uint16_t* from, V& low, V& high) {
-    EACH_REGISTER {
-        Words pairs;
-        memcpy(&pairs, from + 2 * i * LANES, sizeof(Words));
-        low.p[i] = (Floats)(pairs << 16);
-        high.p[i] = (Floats)(pairs & 0xffff0000u);
-    }
+    const W pairs = each<W>([=](int i) { return unaligned<Words>(from + 2 * i * LANES); });
+    low = each<V>([&](int i) { return (Floats)(pairs.p[i] << 16); });
+    high = each<V>([&](int i) { return (Floats)(pairs.p[i] & 0xffff0000u); });
 }
 
 // 16 IEEE halves in order; exact, subnormal halves included.
 INL V vload_f16(const uint16_t* from) {
-    V r;
-    EACH_REGISTER r.p[i] = f16_register(from + i * LANES);
-    return r;
+    return each<V>([=](int i) { return f16_register(from + i * LANES); });
 }
 
 // 16 signed bytes in order, exactly.
 INL V vload_i8(const int8_t* from) {
-    V r;
-    EACH_REGISTER r.p[i] = i8_register(from + i * LANES);
-    return r;
+    return each<V>([=](int i) { return i8_register(from + i * LANES); });
 }
 
 // Ask for the line `bytes` behind an address. It may lie outside of every array, so the address is computed as a
@@ -167,47 +168,31 @@ INL void prefetch(const char* from, uintptr_t bytes) {
 // ---- Arithmetic: each result is rounded once ----
 
 INL V vfma(V a, V b, V c) {  // a * b + c
-    V r;
-    EACH_REGISTER r.p[i] = fma_register(a.p[i], b.p[i], c.p[i]);
-    return r;
+    return each<V>([&](int i) { return fma_register(a.p[i], b.p[i], c.p[i]); });
 }
 INL V vmul(V a, V b) {
-    V r;
-    EACH_REGISTER r.p[i] = a.p[i] * b.p[i];
-    return r;
+    return each<V>([&](int i) { return a.p[i] * b.p[i]; });
 }
 INL V vadd(V a, V b) {
-    V r;
-    EACH_REGISTER r.p[i] = a.p[i] + b.p[i];
-    return r;
+    return each<V>([&](int i) { return a.p[i] + b.p[i]; });
 }
 INL V vsub(V a, V b) {
-    V r;
-    EACH_REGISTER r.p[i] = a.p[i] - b.p[i];
-    return r;
+    return each<V>([&](int i) { return a.p[i] - b.p[i]; });
 }
 INL V vdiv(V a, V b) {
-    V r;
-    EACH_REGISTER r.p[i] = a.p[i] / b.p[i];
-    return r;
+    return each<V>([&](int i) { return a.p[i] / b.p[i]; });
 }
 
 // ---- Comparison and choice: a comparison with a NaN says no ----
 
 INL Mask vless(V a, V b) {
-    Mask r;
-    EACH_REGISTER r.p[i] = a.p[i] < b.p[i];
-    return r;
+    return each<Mask>([&](int i) { return a.p[i] < b.p[i]; });
 }
 INL Mask vat_most(V a, V b) {
-    Mask r;
-    EACH_REGISTER r.p[i] = a.p[i] <= b.p[i];
-    return r;
+    return each<Mask>([&](int i) { return a.p[i] <= b.p[i]; });
 }
 INL V vselect(Mask mask, V yes, V no) {
-    V r;
-    EACH_REGISTER r.p[i] = mask.p[i] ? yes.p[i] : no.p[i];
-    return r;
+    return each<V>([&](int i) { return mask.p[i] ? yes.p[i] : no.p[i]; });
 }
 
 // The larger and the smaller, of floats or of registers. A NaN on either side gives NaN (the instructions of x86 would
@@ -221,57 +206,37 @@ INL T smaller(T a, T b) {
     return ((a < b) | (a != a)) ? a : b;
 }
 INL V vmax(V a, V b) {
-    V r;
-    EACH_REGISTER r.p[i] = larger(a.p[i], b.p[i]);
-    return r;
+    return each<V>([&](int i) { return larger(a.p[i], b.p[i]); });
 }
 INL V vmin(V a, V b) {
-    V r;
-    EACH_REGISTER r.p[i] = smaller(a.p[i], b.p[i]);
-    return r;
+    return each<V>([&](int i) { return smaller(a.p[i], b.p[i]); });
 }
 
 // ---- The bits of floats ----
 
 INL W vbits(V v) {
-    W r;
-    EACH_REGISTER r.p[i] = (Words)v.p[i];
-    return r;
+    return each<W>([&](int i) { return (Words)v.p[i]; });
 }
 INL V vfrom_bits(W w) {
-    V r;
-    EACH_REGISTER r.p[i] = (Floats)w.p[i];
-    return r;
+    return each<V>([&](int i) { return (Floats)w.p[i]; });
 }
 INL W operator+(W a, W b) {  // modulo 2^32, as are the other operations on words
-    W r;
-    EACH_REGISTER r.p[i] = a.p[i] + b.p[i];
-    return r;
+    return each<W>([&](int i) { return a.p[i] + b.p[i]; });
 }
 INL W operator+(W a, uint32_t b) {
-    W r;
-    EACH_REGISTER r.p[i] = a.p[i] + b;
-    return r;
+    return each<W>([&](int i) { return a.p[i] + b; });
 }
 INL W operator&(W a, uint32_t b) {
-    W r;
-    EACH_REGISTER r.p[i] = a.p[i] & b;
-    return r;
+    return each<W>([&](int i) { return a.p[i] & b; });
 }
 INL W operator|(W a, uint32_t b) {
-    W r;
-    EACH_REGISTER r.p[i] = a.p[i] | b;
-    return r;
+    return each<W>([&](int i) { return a.p[i] | b; });
 }
 INL W operator<<(W a, int count) {
-    W r;
-    EACH_REGISTER r.p[i] = a.p[i] << count;
-    return r;
+    return each<W>([&](int i) { return a.p[i] << count; });
 }
 INL W operator>>(W a, int count) {
-    W r;
-    EACH_REGISTER r.p[i] = a.p[i] >> count;
-    return r;
+    return each<W>([&](int i) { return a.p[i] >> count; });
 }
 
 #if SPECDEC_LANES == 16
@@ -285,8 +250,6 @@ INL int vpack(uint32_t* to, W words, Mask mask) {
 }
 #endif
 
-#undef EACH_REGISTER
-
 // ---- From 16 lanes to one number ----
 
 typedef float Quad __attribute__((vector_size(16)));
@@ -294,9 +257,7 @@ struct Quads {
     Quad q[4];
 };
 INL Quads quads(V v) {
-    Quads r;
-    memcpy(&r, &v, sizeof(V));
-    return r;
+    return unaligned<Quads>(&v);
 }
 
 // The sum in one tree for all machines: lanes 8 apart first, then 4, 2 and 1 apart.
@@ -325,9 +286,7 @@ INL Doubles widened(const float* from) {
     return _mm512_maskz_cvtps_pd(0xff, _mm256_loadu_ps(from));
 #else
     typedef float HalfFloats __attribute__((vector_size(2 * SPECDEC_LANES)));
-    HalfFloats half;
-    memcpy(&half, from, sizeof(half));
-    return __builtin_convertvector(half, Doubles);
+    return __builtin_convertvector(unaligned<HalfFloats>(from), Doubles);
 #endif
 }
 
@@ -339,11 +298,7 @@ INL void accumulate(Sums& sums, const float* from) {
     UNROLL for (int i = 0; i < 2 * NP; ++i) sums.p[i] += widened(from + i * LANES / 2);
 }
 INL void accumulate(Sums& sums, const double* from) {
-    UNROLL for (int i = 0; i < 2 * NP; ++i) {
-        Doubles added;
-        memcpy(&added, from + i * LANES / 2, sizeof(added));
-        sums.p[i] += added;
-    }
+    UNROLL for (int i = 0; i < 2 * NP; ++i) sums.p[i] += unaligned<Doubles>(from + i * LANES / 2);
 }
 
 // All of them together, in the tree of hsum.
