@@ -30,12 +30,7 @@ from oracles.factory.dialogues.shards import Shards
 from oracles.factory.dialogues.writing import begin_of
 from oracles.factory.training.block_distillation import BlockDistillation, describe_dspark, dspark_shape, new_dspark
 from oracles.factory.training.draft_distillation import DraftDistillation, draft_shape, new_draft
-from oracles.factory.training.eagle3_distillation import (
-    Eagle3Distillation,
-    describe_eagle3,
-    new_eagle3,
-    usual_outputs,
-)
+from oracles.factory.training.eagle3_distillation import Eagle3Distillation, describe_eagle3, new_eagle3, usual_outputs
 from oracles.factory.training.exit_distillation import ExitDistillation, last_layers
 from oracles.factory.training.export import check_meaning, export_draft, read_target_ids, take_weights
 from oracles.factory.training.head_distillation import HeadDistillation
@@ -226,13 +221,12 @@ def _lesson(args: argparse.Namespace, oracle: Transformer, text: HeadText, layer
 
 def _eagle3(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> HeadPupil:
     lesson = _lesson(args, oracle, text, _layer_choice(args, oracle))
-    ids = lesson.target_ids
     inner = args.intermediate_size or oracle.config.intermediate_size
     values = describe_eagle3(lesson, args.verifier or args.oracle, inner)
     network = new_eagle3(values, lesson, args.lm_head == "own", args.seed)
     return HeadPupil(
         Eagle3Distillation(lesson, network),
-        lambda folder: export_head(network, values, folder, ids),
+        lambda folder: export_head(network, values, folder, lesson.target_ids),
         eagle3_name,
         values,
     )

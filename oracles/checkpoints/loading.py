@@ -9,13 +9,7 @@ from tokenizers import Tokenizer
 
 from oracles.checkpoints.chat_files import checkpoint_template, ends_within, give_template
 from oracles.checkpoints.config_keys import errors_of, read_json
-from oracles.checkpoints.embedded_folders import (
-    download_hint,
-    embedded_folder,
-    embedded_names,
-    given_path,
-    head_names,
-)
+from oracles.checkpoints.embedded_folders import download_hint, embedded_folder, embedded_names, given_path, head_names
 from oracles.checkpoints.gguf import PUBLISHED, GGUFFile, is_gguf, load_gguf, read_vocabulary
 from oracles.checkpoints.hf_config import CheckpointShape, check_unquantised_beside, parse_config
 from oracles.checkpoints.placement import (
