@@ -1,6 +1,7 @@
 """Before the libraries of a program are loaded: its help needs none of them, and Ctrl-C ends it at once."""
 
 import os
+import re
 import signal
 import sys
 from types import FrameType
@@ -19,10 +20,9 @@ def starting(package: str) -> None:
     Args:
         package: which is being imported.
     """
-    words = sys.orig_argv
-    if sys.argv[:1] != ["-m"] or "-m" not in words:
+    if sys.argv[:1] != ["-m"]:
         return
-    module, *rest = words[words.index("-m") + 1 :]
+    module, *rest = _module_and_arguments()
     if not module.startswith(f"{package}."):
         return
     if asks_for_help(rest) and not are_up():
@@ -37,10 +37,16 @@ def allow_interrupt() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def _module_and_arguments() -> list[str]:
+    """Return the words from the module of ``python -m`` on; ``-m`` may end a word of flags, and begin the module's."""
+    words = iter(sys.orig_argv[1:])
+    found = next(filter(None, (re.fullmatch(r"-[^\WWXc]*?m(.*)", word) for word in words)))
+    return [found[1], *words] if found[1] else [*words]
+
+
 def _end(number: int, frame: FrameType | None) -> None:
     """End: some libraries, interrupted as they are loaded, would raise another error."""
-    module = sys.orig_argv[sys.orig_argv.index("-m") + 1]
     try:
-        os.write(2, f"python -m {module}: interrupted\n".encode())
+        os.write(2, f"python -m {_module_and_arguments()[0]}: interrupted\n".encode())
     finally:  # whether or not anybody reads it
         os._exit(INTERRUPTED)

@@ -102,8 +102,13 @@ def test_ctrl_c_ends_a_program_with_one_line_whichever_way_it_was_started(monkey
     for library in LIBRARIES:
         (tmp_path / f"{library}.py").write_text(press, encoding="utf-8")
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job would ignore it
-    for name in ("python -m experiments.compare", "exactspec demo"):
-        done = python("-m", *name.removeprefix("python -m ").split(), first=tmp_path)
+    compare, demo = "python -m experiments.compare", "exactspec demo"
+    for options, name in (
+        ("-m experiments.compare", compare),
+        ("-Bmexperiments.compare", compare),
+        ("-m exactspec demo", demo),
+    ):
+        done = python(*options.split(), first=tmp_path)
         assert (done.returncode, done.stderr) == (130, f"{name}: interrupted\n")
     words = [sys.executable, "-m", "experiments.compare"]
     reader, unread = os.pipe()
