@@ -64,7 +64,7 @@ def make_requests(
     seed: int | Sequence[Seed],
     stop: Stops,
 ) -> list[Request]:
-    """Return one checked request per prompt.
+    """Return one checked request per prompt; arguments as in ``SpeculativeDecoder.generate``.
 
     Raises:
         ValueError: names the argument, the prompt and the fix.
