@@ -137,7 +137,7 @@ def check_recorded(strategies: Sequence[str], peers: Sequence[str], arguments: M
     if peers:
         raise ValueError(f"--peer {peers[0]}: it needs the model itself, and recorded text is none; leave it out")
     for name, words in _REFUSED.items():
-        if arguments.get(name):
+        if arguments.get(name) not in (None, False, 0):
             raise ValueError(f"--{name.replace('_', '-')}{words}")
     _check_arms(AssumedCosts.of(arguments), strategies)
 

@@ -162,17 +162,20 @@ def conduct(
     facts = provenance(arguments, oracle.device, oracle.backend) | {"refused": refused}
     told = prompt_facts(oracle, turns.complete_all())
     facts |= {"experiment": study.plan.name, "key": folder.name.rpartition("-")[2], "chat": told}
-    problems = outcome.problems() + trace_arms(study, running, [name for name in refused if name in PEERS], outcome)
-    found = write(outcome, folder, facts, problems, tables)
+    problems = outcome.problems()
+    found = write(outcome, folder, facts, problems, tables)  # before the traces, which may be interrupted
+    if wrong := trace_arms(study, running, [name for name in refused if name in PEERS], outcome):
+        problems += wrong
+        found = write(outcome, folder, facts, problems, tables)
     more = report(outcome, folder) if report is not None and outcome.done else []
-    wrong = study.finish(problems=problems)
+    unfinished = study.finish(problems=problems)
     show(found, arguments["wide"])
     if arguments["show"]:
         show_outputs(outcome, turns.prompts, oracle.tokenizer, arguments["show"])
     if more:
         print()
         show(more, arguments["wide"])
-    if study.tell(wrong):
+    if study.tell(unfinished):
         return 1
     way = f"{command_like_this('experiments.report')} {shlex.quote(str(folder))}"
     print(f"Why, in words, with charts and traces: {way}")

@@ -150,6 +150,10 @@ def test_an_arm_that_changes_an_output_is_failed_not_fast(tmp_path, capsys, monk
     assert "- batch 2, wrong: 2 of 5 texts differ from those of the naive arm" in printed
     assert "- batch 2, broken: ValueError: not here" in printed
     assert table_rows(printed, "Best arm over the naive one")[0]["best arm"] == NAIVE
+    monkeypatch.setitem(stack_registry.STACK, NAIVE, StackArm(_broken, "cannot run"))
+    afresh = ["--parts", "gate", "--batches", "2", "--out", str(tmp_path / "afresh")]
+    with pytest.raises(ValueError, match="not here"):  # no arm is to blame for the one that all are compared with
+        stack.main([*TINY, *SIZES, "--arms", "wrong", *afresh])
 
 
 def test_an_interrupted_run_goes_on(tmp_path, capsys, monkeypatch):

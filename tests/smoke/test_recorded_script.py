@@ -110,7 +110,7 @@ REFUSED = {
     "bitwise": (["--bitwise"], "--bitwise is of the oracle's own passes, and recorded text has none"),
     "arithmetic": (["--arithmetic", "int8"], "--arithmetic is of the oracle's own passes"),
     "temperature": (["--temperature", "0.5"], "--temperature: recorded text has no laws to draw from; use 0"),
-    "against": (["--against", "ngram"], "--against pairs wall times"),
+    "against": (["--against", ""], "--against pairs wall times"),
     "one cost": (["--draft-cost", "0.1"], "a speed-up needs both --draft-cost C and --width-cost V"),
     "other cost": (["--width-cost", "0.1"], "a speed-up needs both"),
     "no number": (["--draft-cost", "x", "--width-cost", "0.1"], "--draft-cost: 'x' is no number of at least 0"),

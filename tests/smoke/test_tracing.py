@@ -77,6 +77,7 @@ def test_an_interrupted_trace_goes_on_and_measures_nothing_again(checkpoints, tm
     folder = the_folder(tmp_path)
     (section,) = trace_sections(folder, RUN)
     assert "No trace of lookahead (not finished)." in section.body
+    assert all((folder / name).exists() for name in ("summary.json", "tables.md", "records.parquet"))
     part = folder / "nodes" / "prompt-lookup" / "nodes-000000.parquet"
     written = part.stat().st_mtime_ns
     monkeypatch.setattr(Tracing, "record", working)

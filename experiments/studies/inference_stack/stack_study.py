@@ -98,8 +98,9 @@ class StackStudy:
             if FIRST in self.options.parts:
                 self.results.fill(FIRST, batch, self.arms, partial(self._first_call, batch))
             generates = cache(lambda name, size=batch: self.arms[name].build(self.subject, size))
-            if GATE in self.options.parts:
-                self.results.fill(GATE, batch, self.arms, partial(self._judge, batch, generates))
+            if GATE in self.options.parts and self.results.lacking(GATE, batch, self.arms):
+                judge_one = partial(self._judge, batch, generates, self._naive_ids)  # if it fails, no arm is to blame
+                self.results.fill(GATE, batch, self.arms, judge_one)
             if TIME in self.options.parts:
                 self._time(batch, generates)
 
@@ -126,9 +127,9 @@ class StackStudy:
             write_whole(path, content.getvalue())
         return torch.from_numpy(np.load(path))
 
-    def _judge(self, batch: int, generates: Generates, name: str) -> Finding:
-        """Return what the gate finds of an arm."""
-        wanted, count = self._naive_ids, len(self.subject.gate)
+    def _judge(self, batch: int, generates: Generates, wanted: Tensor, name: str) -> Finding:
+        """Return what the gate finds of an arm, beside the ids ``[G, num_new]`` of the naive one."""
+        count = len(self.subject.gate)
         if name not in self._stack:
             count = min(count, self.options.side_gate_prompts)
         ids = write_ids(generates(name), self.subject, batch, count, f"gate, batch {batch}: {name}")

@@ -9,7 +9,7 @@ from oracles.quantisation.formats import Format
 from oracles.quantisation.methods.awq import scale_and_clip
 from oracles.quantisation.methods.block_calibration import calibrate_blocks
 from oracles.quantisation.methods.gptq import quantise_by_feedback
-from oracles.quantisation.methods.smooth import smooth_inputs
+from oracles.quantisation.methods.smooth import quantise_smoothed
 from oracles.transformer.eager import Transformer
 
 # Quantises a model in place, to a format, calibrated on ids [B, T].
@@ -29,5 +29,5 @@ METHODS: dict[str, Method] = {
     "nearest": to_nearest,
     "gptq": partial(calibrate_blocks, quantise_by_feedback),
     "awq": partial(calibrate_blocks, scale_and_clip),
-    "smoothquant": partial(calibrate_blocks, smooth_inputs),
+    "smoothquant": quantise_smoothed,
 }

@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 
 from oracles.quantisation.formats import Format
-from oracles.quantisation.methods.block_calibration import Inputs, StageInputs
+from oracles.quantisation.methods.block_calibration import Inputs, StageInputs, calibrate_blocks
 from oracles.quantisation.methods.stages import Stage, fold
+from oracles.transformer.eager import Transformer
 
 # How much of the inputs' spread moves into the weights: 0 none of it, 1 all.
 ALPHA = 0.5
@@ -13,15 +14,18 @@ ALPHA = 0.5
 _LEAST_SIZE = 1e-5
 
 
-def smooth_inputs(block: StageInputs, format: Format) -> None:
-    """Smooth the inputs of a block's query, key and value projections and of its MLP, by the norms before them.
+def quantise_smoothed(model: Transformer, format: Format, ids: Tensor) -> None:
+    """Quantise a model in place after its inputs were smoothed.
+
+    Inputs of query, key and value projections and of the MLP are smoothed, by the norms before them.
 
     Args:
-        block: its stages, with their inputs.
+        model: as it trains, in float32.
         format: to round to, one that rounds inputs.
+        ids: ``[B, T]`` int64 of text for calibration, never of text that measures.
 
     Raises:
-        ValueError: the format rounds no inputs.
+        ValueError: the format rounds no inputs; as in ``calibrate_blocks``.
 
     Source: Xiao et al. 2022 (SmoothQuant, arXiv 2211.10438, section 4, equation 4).
     Deviations: inputs are rounded with a scale for each row, as in the paper's setting O1; weights with one for each
@@ -32,6 +36,10 @@ def smooth_inputs(block: StageInputs, format: Format) -> None:
             f"smoothquant makes inputs easier to round, and {format.name!r} rounds none: choose 'int8-dynamic', or "
             "another method"
         )
+    calibrate_blocks(_smooth, model, format, ids)
+
+
+def _smooth(block: StageInputs, _: Format) -> None:
     for stage, inputs in block:
         if stage.after_norm:
             fold(stage, smoothing_scales(stage, inputs))
