@@ -204,11 +204,11 @@ def checkpoint_model(
     values = read_json(folder / "config.json")
     check_unquantised_beside(folder)
     tokenizer = checkpoint_tokenizer(folder / "tokenizer.json")
-    lent = values.get("vocabulary_of")
-    lender = _lender(folder, lent, tokenizer) if isinstance(lent, str) else None
-    own_size = None if tokenizer is None else num_ids(tokenizer)
-    size = own_size if lender is None else lender.vocab_size
-    shape = parse_config(values, str(folder / "config.json"), size, max_context)
+    size, source = None if tokenizer is None else num_ids(tokenizer), str(folder / "config.json")
+    shape, lender = parse_config(values, source, size, max_context), None
+    if (lent := values.get("vocabulary_of")) is not None:
+        lender = _lender(folder, lent, tokenizer)
+        shape = parse_config(values, source, lender.vocab_size, max_context)
     eos_ids = _eos_ids(folder, values, shape.config.vocab_size)
     model = _load_weights(folder, shape, lender, dtype, device, as_stored, split)
     if lender is not None:
