@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -35,7 +34,7 @@ class Context:
     warping: Warping
     cache: Cache | None = None
 
-    @cached_property
+    @property
     def pending(self) -> IntArray:
         """``[B]`` the last id of each row."""
         last: IntArray = self.ids[np.arange(len(self.ids)), self.num_committed - 1]

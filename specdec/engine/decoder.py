@@ -222,7 +222,7 @@ class SpeculativeDecoder:
             rows, streams = frame.seated.rows, frame.randomness.extend("draft")
             draft = state.session.propose(rows, frame.context, frame.budget, streams)
             check_form(self.draft, self.offers, draft, len(rows), self.oracle)
-            nodes = draft.after(frame.context.pending)
+            nodes = draft.after(frame.pending)
             packed = self._verify.pack(draft, nodes, frame)  # before the pass drives all of it out of the CPU's caches
             times.append(state.now())
 
@@ -273,7 +273,7 @@ class SpeculativeDecoder:
             self._admit(state)
         seated, slots = state.seated, state.slots
         rows, num_committed = seated.rows, slots.num_committed[seated.rows]
-        ids = slots.ids[:, : num_committed.max()].take(rows, axis=0)
+        ids, pending = slots.ids[:, : num_committed.max()].take(rows, axis=0), slots.ids[rows, num_committed - 1]
         eos_ids, kernels = self.oracle.eos_ids, self.kernels
         warping = BatchWarping(seated.params, ids, num_committed, seated.prompt_lengths, eos_ids, kernels)
         depth = seated.max_lengths - num_committed - 1
@@ -282,8 +282,8 @@ class SpeculativeDecoder:
         randomness = self.randomness(seated.keys, num_committed)
         cache = None if self.draft.needs.cache_of is None else state.seating.cache
         context = Context(ids, num_committed, warping, cache)
-        uploads = [] if self._is_here else [stage((context.pending,), self.oracle.device)]
-        return Frame(seated, context, warping, budget, randomness, state.return_logprobs, uploads)
+        uploads = [] if self._is_here else [stage((pending,), self.oracle.device)]
+        return Frame(seated, pending, context, warping, budget, randomness, state.return_logprobs, uploads)
 
     def _commit(self, state: State, frame: Frame, outcome: StepOutcome, scores: Scores) -> StepOutcome:
         """Keep the paths, append the blocks up to their ends, tell the source, and release finished rows."""

@@ -237,12 +237,14 @@ class Frame(NamedTuple):
 
     Attributes:
         seated: the rows, and what does not change while they are in flight.
+        pending: ``[B]`` their last ids, which no source can write to.
         context, warping, budget, randomness: of these rows.
         return_logprobs: whether log-probabilities are asked for.
         uploads: what goes to a device with the step's copies, and stays there until the step ends.
     """
 
     seated: SeatedRows
+    pending: IntArray
     context: Context
     warping: BatchWarping
     budget: Budget
