@@ -148,7 +148,7 @@ def test_ctrl_c_stops_an_answer_and_keeps_what_was_said(model, monkeypatch):
     assert talking.ask("go on")
     asked = [said("the sign"), said(ids, "assistant"), said("go on")]
     assert talking.said[-1]["content"] == plain(model, asked, 1).tokens[0]
-    pool = talking.decoder._rows.__self__._memory._memory.pool
+    pool = talking.decoder._sharing._memory._memory.pool
     assert pool.num_free == pool.num_pages, "all pages were given back"
 
 
