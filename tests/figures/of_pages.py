@@ -89,6 +89,7 @@ def reasons() -> Differences:
     pairs = Stats(**depths, num_accepted=2, num_recovered=18)  # type: ignore[arg-type]
     found = {
         "shares": why.shares(told),
+        "told": why._step(told, "speeds")[1],
         "faster drafts": why._step(told, "speeds")[2],
         "plain steps": why._step(told, "speeds")[0].partition("takes ")[2],
         # Steps may cost 1.2 x 0.9 x 1.25 = 1.35: less than a pass. With cheap passes half of the drafting is left.
@@ -102,6 +103,8 @@ def reasons() -> Differences:
     times = 1 + _beside(made)
     gains = [told.tokens * told.rows * times / (scoring + part * drafting + rest) for part in (0.5, 0)]
     expected = {
+        "told": f"Drafting takes {drafting / step:.0%}, scoring takes {scoring / step:.0%}, the rest takes "
+        f"{rest / step:.0%} of a step.",
         "faster drafts": f"A draft twice as fast would give {gains[0]:.2f}x, a free one {gains[1]:.2f}x.",
         "shares": {"drafting": drafting / step, "scoring": scoring / step, "the rest": rest / step},
         "plain steps": f"{step / times:.2f} times as long as a plain step.",
