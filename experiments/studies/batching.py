@@ -87,7 +87,7 @@ def row_of(arm: str, way: str, seconds: Sequence[float], runs: Sequence[LoadRun]
     """Return the table's row of some rounds: what they took, and what they served."""
     last = runs[-1]
     rows, emitted = (sum(getattr(step, name) for step in last.steps) for name in ("rows", "emitted"))
-    speeds = [emitted / one for one in seconds]
+    speeds = [sum(step.emitted for step in run.steps) / one for run, one in zip(runs, seconds, strict=True)]
     latency = np.array([[request.e2el for request in run.requests] for run in runs])
     return {
         "batch": batch_size,

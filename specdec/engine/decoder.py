@@ -254,7 +254,7 @@ class SpeculativeDecoder:
             ValueError: a request is in flight or waits, or a step was interrupted.
         """
         state.end_run()
-        return result_of(state, self.oracle, self.draft, self.rule, self.budget, self.kernels)
+        return result_of(state, self.oracle, self.draft, self.offers, self.rule, self.budget, self.kernels)
 
     def _admit(self, state: State) -> None:
         """Seat waiting requests (rows, prefill, begin), then those that waited for these to read a common beginning."""

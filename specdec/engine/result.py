@@ -112,6 +112,7 @@ def result_of(
     state: State,
     oracle: Oracle,
     draft: DraftSource,
+    offers: Offers,
     rule: VerificationRule,
     budget: NodeBudget | None,
     kernels: Kernels,
@@ -136,12 +137,12 @@ def result_of(
         logprobs=logprobs_of(infos, len(requests)) if state.return_logprobs else None,
         seeds=[request.seed for request in requests],
         exactness=exactness_claim(oracle, draft, rule, budget),
-        reproducible=is_reproducible(draft.offers, rule, requests),
+        reproducible=is_reproducible(offers, rule, requests),
         backend=oracle.backend,
         judge="; ".join(sorted(state.judges)),
         drafter="; ".join(sorted(state.drafters)),
         kernels=kernels.name,
-        calibration=draft.offers.calibration,
+        calibration=offers.calibration,
     )
 
 

@@ -79,6 +79,7 @@ class State:
     _in_step: bool = False
 
     def __post_init__(self, requests: Sequence[Request], num_rows: int, capacity: int) -> None:
+        self.started = time.perf_counter()
         self.slots = Slots(requests, num_rows, capacity)
         self.params = ParameterTable.of([r.sampling for r in requests], [r.grammar for r in requests])
         self.keys = seed_keys([r.seed for r in requests])
@@ -86,7 +87,6 @@ class State:
         self.outputs, self.finish_reasons = [[] for _ in requests], ["length" for _ in requests]
         self.cache_bytes = self.seating.cache.bytes  # at the end, a cache that lacks it would cost the result
         self.seating.share(self.session)
-        self.started = time.perf_counter()
 
     @property
     def has_work(self) -> bool:

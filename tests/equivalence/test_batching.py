@@ -78,6 +78,17 @@ def test_one_request_is_replayed_alone_with_its_seed(source, rule, samplings):
 
 
 @all_sources
+def test_greedy_and_coupled_output_is_that_of_plain_decoding(source, rule):
+    params = params_of(SAMPLINGS["mixed"])
+    plain, fast = (
+        SpeculativeDecoder(ORACLE, *how).generate(PROMPTS, 14, params, SEEDS, STOP).tokens
+        for how in ((None, "coupled"), (source, rule))
+    )
+    for wanted, found, asked in zip(plain, fast, params, strict=True):
+        assert found == wanted or (asked.temperature > 0 and rule != "coupled")
+
+
+@all_sources
 def test_equal_prompts_with_different_seeds_go_apart_and_with_equal_seeds_do_not(source, rule):
     decoder = SpeculativeDecoder(ORACLE, source, rule)
     sampling = SamplingParams(temperature=1.0, ignore_eos=True)
