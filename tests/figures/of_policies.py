@@ -89,11 +89,11 @@ def timed_passes() -> Differences:
 
 def thresholds() -> Differences:
     """Thresholds of rows whose share stands at its target, above and below, and of tokens at a row's rate."""
-    row, session = np.array([0]), Tracked(0.5, target=0.5, step=0.2, memory=0.5, inertia=0.5).open(1)
+    row, session = np.array([0]), Tracked(0.5, target=0.5, step=0.2, memory=0.75, inertia=0.5).open(1)
     session.begin(row)
     seen = []
-    # Shares of 1/2, 1 and 0 follow each other: A is 0.5, at its target; 0.75; 0.375.
-    for drafted, accepted in ((2, 1), (0, 0), (4, 4), (3, 0)):
+    # Shares of 1/2, 1, 1, 0 and 0 follow each other: A is 0.5, at its target; 0.625, 0.719 and 0.539; 0.404.
+    for drafted, accepted in ((2, 1), (0, 0), (4, 4), (4, 4), (3, 0), (3, 0)):
         session.update(row, Fate(np.array([True]), np.array([drafted]), np.array([accepted])))
         seen.append(float(session.values(row)[0]))
     rates = []
@@ -109,7 +109,7 @@ def thresholds() -> Differences:
     own = (16 * 1.5 + 2) / (16 + 1.9)
     found = {"tracked": seen, "rate": rates[:2], "rate of a slow row": rates[2:]}
     expected = {
-        "tracked": [0.6, 0.6, 0.5, 0.6],
+        "tracked": [0.6, 0.6, 0.5, 0.4, 0.3, 0.4],
         "rate": [[0.45, 0.45, np.inf], [own * 0.3]],
         "rate of a slow row": [[0.3, 0.3, np.inf], [0.3]],
     }
@@ -182,6 +182,13 @@ MUTANTS = line_mutants(
     (_steps, '("verify", 2), ', "", calibrated_costs, "v"),
     (pass_seconds, "np.median(seconds[1:], axis=0)", "seconds.min(axis=0)", timed_passes, "seconds"),
     (_TrackedSession.update, "<= own.target", "< own.target", thresholds, "tracked"),
+    (
+        _TrackedSession.update,
+        "own.memory * self.share[rows] + (1 - own.memory) * share",
+        "(1 - own.memory) * self.share[rows] + own.memory * share",
+        thresholds,
+        "tracked",
+    ),
     (
         MarginalValue.values,
         "np.maximum(self.tokens[rows] / self.cost[rows], 1.0)",
