@@ -13,7 +13,7 @@ from oracles.graphed import GraphedTransformer
 from oracles.native import NativeTransformer, NativeUnavailable, bindings, native_transformer
 from oracles.transformer import bits, eager
 from specdec.contracts import Oracle
-from specdec.kernels import NativeKernels, native, native_kernels
+from specdec.kernels import NativeKernels, native
 
 
 def needed_native() -> None:
@@ -89,7 +89,7 @@ PACKS = BITWISE_PACKS | {"graphed": lambda model: GraphedTransformer(pack_eagerl
 def needed_kernels() -> NativeKernels:
     """Return the compiled kernels; skip the test, or the module that is being imported, where there are none."""
     try:
-        return native_kernels()
+        return native.native_kernels()
     except NativeUnavailable as reason:
         pytest.skip(f"no native kernels here: {reason}", allow_module_level=True)
 
