@@ -38,7 +38,7 @@ GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
         "trees": ("experiments.studies.trees", "trees by shape and size, beside theory"),
         "replay": "tokens a step by draft length, from one record",
         "rules": ("experiments.studies.rules", "what each verification rule keeps of the same drafts"),
-        "forced": ("experiments.studies.forced", "JSON answers: what forced tokens are worth"),
+        "json_answers": ("experiments.studies.json_answers", "JSON answers: what forced tokens are worth"),
         "second_turns": ("experiments.studies.second_turns", "conversations whose beginning is not read again"),
         "precision": ("experiments.studies.precision", "what fewer bits cost and save"),
         "overlap": ("experiments.studies.overlap", "how much of a text another tokenizer can draft"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from oracles.checkpoints.loading import load, load_trainable
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT, OPERATORS, PROMPT_LENGTH, Problem, split
 from oracles.factory.arithmetic.tokens import ALPHABET, Problems, build_tokenizer, encode, exact_answers
-from oracles.factory.arithmetic.train import RECIPES, main
+from oracles.factory.train_arithmetic import RECIPES, main
 from oracles.factory.training.export import export_checkpoint
 from oracles.transformer.eager import Transformer
 
@@ -111,5 +111,5 @@ def test_a_model_that_knows_nothing_answers_nothing() -> None:
 def test_a_run_that_cannot_be_ends_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["train", "arithmetic-draft", "--precision", "float32", "--out", str(tmp_path), "--steps", "0"]
     monkeypatch.setattr("sys.argv", words)
-    with pytest.raises(SystemExit, match=r"oracles\.factory\.arithmetic\.train: --steps is 0; give at least 1"):
+    with pytest.raises(SystemExit, match=r"oracles\.factory\.train_arithmetic: --steps is 0; give at least 1"):
         main()

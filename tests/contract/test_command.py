@@ -25,7 +25,7 @@ from tests.support.processes import ROOT, python
 # What runs for us alone, or for another program: found by its module's name.
 UNLISTED = {
     "experiments.studies.inference_stack.fresh",
-    "oracles.factory.arithmetic.train",
+    "oracles.factory.train_arithmetic",
     "oracles.factory.corpus",
     "oracles.checkpoints.tokenization",
 }

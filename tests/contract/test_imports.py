@@ -5,6 +5,7 @@ import importlib
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -123,10 +124,17 @@ def test_siblings_do_not_import_each_other(folder, shared):
         assert not found, f"{path.relative_to(ROOT)} imports {found}: files of {folder} stand alone; {way_out}"
 
 
-# They take their steps from ``test_walks`` and ``test_judging`` still.
-TO_PART = {"test_judging.py", "test_given_numbers.py"}
 # What may be an import of a test module: to parse all files takes seconds.
 PERHAPS = re.compile(r"\b(from|import)\s[^\n(]*(\([^)]*)?\btest_")
+
+
+def test_a_file_has_a_name_of_its_own_but_the_script_of_a_source():
+    files = (path for folder in PACKAGES[:-1] for path in FILES[folder] if not path.stem.startswith("__"))
+    named = Counter(path.stem for path in files)
+    twice = {stem for stem, count in named.items() if count > 1}
+    sources, scripts = ({path.stem for path in (ROOT / folder).glob("*.py")} for folder in ("drafts", "experiments"))
+    assert twice == sources & scripts - {"__init__"}
+    assert max(named.values()) == 2
 
 
 def test_no_test_module_imports_another():
@@ -135,7 +143,7 @@ def test_no_test_module_imports_another():
         if not PERHAPS.search(path.read_text()):
             continue
         names = {name for name in imported_by(path) if re.match(r"tests\.(\w+\.)*test_", name)}
-        assert not names or path.stem.endswith("mutants") or path.name in TO_PART, f"{path} imports {names}"
+        assert not names or path.stem.endswith("mutants"), f"{path} imports {names}"
 
 
 def part_of(path: Path) -> str:

@@ -6,12 +6,10 @@ from specdec.engine import verdict
 from specdec.kernels import NativeKernels
 from specdec.kernels.compiled import NativeWalks
 from specdec.kernels.compiled.compiled_laws import LAWS
-from tests.native.twins import changed, twins
+from tests.native.twins import changed, long_but_first, twins
 from tests.support import statistics
 from tests.support.backends import kernels_are, needed_kernels
 from tests.support.statistics import RIGHT, WRONG
-
-pytestmark = pytest.mark.long
 
 # The law that a mutant tells is the law that it draws from, and it is not the target's.
 OF_LAWS = twins(
@@ -141,7 +139,7 @@ KILLED = [
 ]
 
 
-@pytest.mark.parametrize(("twin", "told"), KILLED, ids=[f"{twin.pitfall} {twin.name}" for twin, _ in KILLED])
+@pytest.mark.parametrize(("twin", "told"), long_but_first(*zip(*KILLED, strict=True)))
 def test_a_mutant_of_the_compiled_judge_is_killed(twin, told, tmp_path, monkeypatch):
     needed_kernels()
     assert twin.kill() <= RIGHT

@@ -16,7 +16,7 @@ from experiments.harness.rounds import Timings
 from experiments.harness.settings import Settings
 from experiments.spec_bench import spec_bench_tables
 from experiments.spec_bench.spec_bench_tables import tables_of
-from experiments.studies import forced, overlap, rules, second_turns
+from experiments.studies import json_answers, overlap, rules, second_turns
 from specdec import Calibration, SamplingParams
 from specdec.drafting import SharedPieces
 from specdec.prompts import NamedPrompt
@@ -140,17 +140,17 @@ def answers() -> Differences:
     ways: dict[str, Any] = {name: name for name in (PLAIN, "right", "wrong")}
     options = SimpleNamespace(near=4, num_prompts=2, repeats=2, max_new_tokens=8)
     with (
-        patch.object(forced, "arms", lambda near: ways),
-        patch.object(forced, "EngineArm", _Answering),
-        patch.object(forced, "counts_of_choices", lambda *_: np.array([1, 1, 4, 5, 2, 9, 1, 1])),
+        patch.object(json_answers, "arms", lambda near: ways),
+        patch.object(json_answers, "EngineArm", _Answering),
+        patch.object(json_answers, "counts_of_choices", lambda *_: np.array([1, 1, 4, 5, 2, 9, 1, 1])),
     ):
         oracle: Any = None
-        outcome, counts = forced.measure(oracle, {"type": "object"}, options)
-    rows = {row["arm"]: row for row in forced.rows_of("short", outcome, counts, 4)}
+        outcome, counts = json_answers.measure(oracle, {"type": "object"}, options)
+    rows = {row["arm"]: row for row in json_answers.rows_of("short", outcome, counts, 4)}
     grammar = SimpleNamespace(allowed_ids=lambda ids: None if len(ids) == 1 else np.arange(9) <= len(ids))
-    with patch.object(forced, "make_grammars", lambda *_: (grammar,)):
+    with patch.object(json_answers, "make_grammars", lambda *_: (grammar,)):
         model: Any = None
-        choices = forced.counts_of_choices(model, SamplingParams(), [[7, 7, 7], [7, 7]]).tolist()
+        choices = json_answers.counts_of_choices(model, SamplingParams(), [[7, 7, 7], [7, 7]]).tolist()
     found = {
         "tau": [rows[arm]["tau"] for arm in ways],
         "speed-up": [rows[arm]["speed-up"] for arm in ways],
@@ -356,10 +356,10 @@ MUTANTS = [
         (spec_bench_tables.end_to_end_row, ' if "began" not in entry', "", questions, "counts"),
         (spec_bench_tables.by_task, "in MT_BENCH", "in MT_BENCH[:1]", questions, "tasks"),
         (threshold.compare_with_fixed, "best = max(fixed", "best = min(fixed", policies, "title"),
-        (forced.measure, "options.repeats", "1", answers, "speed-up"),
-        (forced.measure, "running.warm_up(ways, units[0])", "pass", answers, "speed-up"),
-        (forced.rows_of, "outcome.decoding_speedup(arm)", "outcome.speedup(arm)", answers, "speed-up"),
-        (forced.counts_of_choices, "ids[:at]", "ids[: at + 1]", answers, "choices"),
+        (json_answers.measure, "options.repeats", "1", answers, "speed-up"),
+        (json_answers.measure, "running.warm_up(ways, units[0])", "pass", answers, "speed-up"),
+        (json_answers.rows_of, "outcome.decoding_speedup(arm)", "outcome.speedup(arm)", answers, "speed-up"),
+        (json_answers.counts_of_choices, "ids[:at]", "ids[: at + 1]", answers, "choices"),
         (second_turns.second_turn, "[*prompt.messages, ", "[", remembered, "read"),
         (second_turns.rows_of, "turns.tokens / count", "turns.tokens", remembered, "prompt"),
         (overlap.pieces_row, "common / size", "common / len(contents + [b''])", vocabularies, "share"),

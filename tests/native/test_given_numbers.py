@@ -10,8 +10,7 @@ import pytest
 from specdec.contracts import OpenVerdict
 from specdec.kernels.compiled import NATIVE_DTYPES, PackedDrafts, Way
 from specdec.sampling.randomness import Keyed
-from tests.native.test_judging import by_the_rule, framed, grown, in_one_call, step_of, verdict_of, whole
-from tests.native.test_walks import check
+from tests.support.judged_steps import by_the_rule, check, framed, grown, in_one_call, step_of, verdict_of, whole
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A whole verdict in one call: what our rules and draws from their verdicts give, token for token."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -14,128 +14,36 @@ from drafts import PromptLookup, SmallTransformer
 from oracles.native import NativeTransformer
 from oracles.tabular import TabularLM
 from specdec import Chain, Kary, SamplingParams, SpeculativeDecoder
-from specdec.contracts import NEVER, Budget, Draft, Offers, Scores, VerificationRule
+from specdec.contracts import NEVER, Budget, Offers, Scores, VerificationRule
 from specdec.engine import verdict as verdicts
 from specdec.engine.checks import check_form
 from specdec.engine.outcome import StepOutcome
-from specdec.kernels import best_kernels
 from specdec.kernels.compiled import FILTERS, NATIVE_DTYPES, Fault, FaultCode, PackedDrafts, Way
 from specdec.laws import Laws, argmax
-from specdec.sampling import BatchWarping, ParameterTable
 from specdec.sampling.randomness import Coupled, Keyed
-from specdec.verify import RULES, MultiDraft, SampleAndMatch, Standard
-from tests.native.test_walks import EOS, ORACLE, SOURCE, check, frame_of
+from specdec.verify import MultiDraft, SampleAndMatch, Standard
 from tests.support.backends import judged_by_rules, laws_by, needed_kernels, needed_native
 from tests.support.draft_rows import recorded
+from tests.support.judged_steps import (
+    ORACLE,
+    SOURCE,
+    WAYS,
+    Step,
+    by_the_rule,
+    check,
+    coupled,
+    frame_of,
+    framed,
+    grown,
+    in_one_call,
+    step_of,
+    verdict_of,
+    whole,
+)
 from tests.support.models import tiny_transformer
 from tests.support.pairwise import pairwise
 
-WAYS = (
-    SamplingParams(),
-    SamplingParams(temperature=1),
-    SamplingParams(temperature=0.7, top_k=3),
-    SamplingParams(temperature=1.4, top_p=0.9),
-    SamplingParams(temperature=1, min_p=0.2),
-    SamplingParams(temperature=0.8, top_k=20, top_p=0.8, min_p=0.01),
-    SamplingParams(temperature=0.9, repetition_penalty=1.3, presence_penalty=0.5, logit_bias={2: 1.5}),
-    SamplingParams(frequency_penalty=0.7, min_new_tokens=9),
-)
-
 needed_kernels()
-
-
-@dataclass
-class Step:
-    """What a verdict is asked about."""
-
-    draft: Draft
-    scores: Scores
-    frame: Any
-    rule: VerificationRule = RULES["standard"]
-
-
-def step_of(
-    generator: np.random.Generator, batch: int, width: int, size: int, dtype: torch.dtype, is_drawn: bool
-) -> Step:
-    """Return ragged chains that the target often accepts, for greedy and sampled rows side by side."""
-    logits = torch.from_numpy(generator.normal(0, 2, (batch, width + 1, size))).to(dtype)
-    logits[torch.from_numpy(generator.random(logits.shape) < 0.1)] = -torch.inf
-    logits[:, :, 0] = 0.0
-    logits[:, :, EOS] += 1.5
-    params = ParameterTable.of([WAYS[way] for way in generator.integers(0, len(WAYS), batch)])
-    committed = np.arange(batch) + 5
-    ids = generator.integers(0, size, (batch, batch + 5))
-    warping = BatchWarping(params, ids, committed, committed - 1, (EOS,))
-    seeds = generator.integers(-(2**62), 2**62, batch)
-    frame = SimpleNamespace(**vars(frame_of(batch)) | {"warping": warping, "randomness": Keyed.at(seeds, committed)})
-    tokens, laws = drafted(generator, warping, logits) if is_drawn else (chosen(generator, logits), None)
-    counts = torch.from_numpy(generator.integers(0, width + 1, batch))
-    return Step(Draft(tokens, counts, laws=laws), Scores(logits, likeliest=argmax(logits)), frame)
-
-
-def chosen(generator: np.random.Generator, logits: torch.Tensor) -> torch.Tensor:
-    """Return ids of which most are the likeliest, and the others any."""
-    batch, nodes, size = logits.shape
-    any_id = torch.from_numpy(generator.integers(0, size, (batch, nodes - 1)))
-    return torch.where(torch.from_numpy(generator.random((batch, nodes - 1)) < 0.7), logits.argmax(-1)[:, :-1], any_id)
-
-
-def drafted(generator: np.random.Generator, warping: BatchWarping, logits: torch.Tensor) -> tuple[torch.Tensor, Laws]:
-    """Return ids and what they were drawn from: laws close to the target's, the target's own, and points."""
-    batch, nodes, size = logits.shape
-    noise = torch.from_numpy(generator.normal(0, 0.7, (batch, nodes - 1, size))).to(logits.dtype)
-    own = warping.laws_of(logits).dense(size).to(logits.dtype)[:, :-1]
-    is_own = torch.from_numpy(generator.random((batch, nodes - 1, 1)) < 0.2)
-    table = torch.where(is_own, own, (logits[:, :-1] + noise).softmax(-1)).reshape(-1, size)
-    ids = [int(generator.choice(size, p=p / p.sum())) for p in table.double().numpy()]
-    tokens = torch.tensor(ids, dtype=torch.int64).view(batch, nodes - 1)
-    index = torch.arange(len(table)).view(batch, nodes - 1)
-    index = torch.where(torch.from_numpy(generator.random((batch, nodes - 1)) < 0.2), -1, index)
-    return tokens, Laws(table, index, tokens)
-
-
-def grown(generator: np.random.Generator, step: Step) -> Step:
-    """Return the step with its nodes as ragged trees of two sources, with scouts and ids drawn without replacement.
-
-    The target gives more to what is drafted.
-    """
-    draft, (batch, width) = step.draft, step.draft.tokens.shape
-    above = [[int(generator.integers(max(-1, node - 4), node)) for node in range(width)] for _ in range(batch)]
-    parents = torch.tensor(above, dtype=torch.int64).reshape(batch, width)
-    scouts, without, source = (torch.from_numpy(generator.random((batch, width)) < p) for p in (0.1, 0.6, 0.3))
-    for row, node in np.ndindex(batch, width):  # no verified node stands below a scout
-        scouts[row, node] |= above[row][node] >= 0 and bool(scouts[row, above[row][node]])
-    draft = replace(draft, parents=parents, is_scout=scouts, without_replacement=without)
-    draft = replace(draft, source=source.long(), source_names=("a", "b"))
-    assert step.scores.logits is not None
-    logits = step.scores.logits.clone()
-    for row, node in np.ndindex(batch, width):
-        logits[row, above[row][node] + 1, draft.tokens[row, node]] += 2 + np.log(logits.shape[2])
-    return Step(draft, Scores(logits, likeliest=argmax(logits)), step.frame, RULES["multi_draft"])
-
-
-def coupled(step: Step) -> Step:
-    """Return the step with draws by races that are keyed by position, with which the rule compares ids."""
-    streams, warping = step.frame.randomness, step.frame.warping
-    races = Coupled(streams.seeds, warping.num_committed)
-    return replace(framed(step, randomness=races), rule=RULES["coupled"])
-
-
-def by_the_rule(name: str, step: Step) -> Step:
-    return coupled(step) if name == "coupled" else replace(step, rule=RULES[name])
-
-
-def verdict_of(step: Step, return_logprobs: bool = False) -> StepOutcome:
-    nodes = step.draft.after(np.zeros(len(step.draft.tokens), dtype=np.int64))
-    verify = verdicts.Verifier(ORACLE, SOURCE, step.rule, best_kernels())
-    frame = SimpleNamespace(**vars(step.frame) | {"return_logprobs": return_logprobs})
-    return verify(step.draft, nodes, step.scores, frame, verify.pack(step.draft, nodes, frame))
-
-
-def in_one_call(step: Step) -> StepOutcome:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verdicts.Verifier, "_by_the_rule", lambda *_: pytest.fail("compiled code had no word"))
-        return verdict_of(step)
 
 
 def the_general_way(step: Step) -> StepOutcome:
@@ -244,10 +152,6 @@ def over(step: Step, **limits: int) -> Step:
     return framed(step, budget=frame_of(3, **limits).budget)
 
 
-def framed(step: Step, **changed: Any) -> Step:
-    return replace(step, frame=SimpleNamespace(**vars(step.frame) | changed))
-
-
 def told(step: Step) -> Step:
     undefined = torch.full((3, 1), NEVER)
     undefined[2] = 1
@@ -285,17 +189,6 @@ FAULTS: dict[str, tuple[Changed, type[Exception], str]] = {
         "request 2: laws.index of draft node 3, padding included, is 11, and laws.table has 11 rows",
     ),
 }
-
-
-def whole() -> Step:
-    """Return a step with every node real, every law a row of the table, and no logit adjusted."""
-    step = step_of(np.random.default_rng(4), 3, 4, 20, torch.float64, True)
-    step = framed(step, warping=replace(step.frame.warping, params=ParameterTable.of(WAYS[1:4])))
-    laws = step.draft.laws
-    assert laws is not None
-    index = torch.arange(12).view(3, 4)
-    laws = Laws(laws.table, index, laws.point)
-    return replace(step, draft=replace(step.draft, num_nodes=torch.full((3,), 4), laws=laws))
 
 
 def fail_both_ways(step: Step) -> None:

@@ -13,11 +13,8 @@ from specdec.kernels import NativeKernels
 from specdec.kernels.compiled.compiled_laws import LAWS
 from specdec.verify import BlockVerification, MultiDraft, Standard, Traversal
 from tests.native import test_judging, test_laws, test_penalties, test_verdicts, test_walks
-from tests.native.twins import changed, twins
+from tests.native.twins import changed, long_but_first, twins
 from tests.support.backends import kernels_are, needed_kernels
-
-pytestmark = pytest.mark.long
-
 
 along_chains, along_trees, past_scouts = (
     partial(test_walks.test_walks_are_those_of_the_general_way, form, pytest.MonkeyPatch())
@@ -173,7 +170,7 @@ OF_LAWS = twins(
 )
 
 
-@pytest.mark.parametrize("twin", OF_LAWS, ids=[f"{twin.pitfall} {twin.name}" for twin in OF_LAWS])
+@pytest.mark.parametrize("twin", long_but_first(OF_LAWS))
 def test_a_twin_of_the_laws_is_killed(twin, tmp_path, monkeypatch):
     needed_kernels()
     twin.kill()

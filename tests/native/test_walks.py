@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,20 +11,17 @@ import torch
 from drafts import PromptLookup
 from oracles.tabular import TabularLM
 from specdec import SpeculativeDecoder
-from specdec.contracts import NEVER, Budget, Draft, Needs, Offers, Scores, Tree
+from specdec.contracts import NEVER, Budget, Draft, Offers, Scores, Tree
 from specdec.engine import verdict as verdicts
 from specdec.engine.outcome import StepOutcome
 from specdec.kernels import best_kernels
 from specdec.kernels.compiled import NATIVE_DTYPES, Fault, PackedDrafts
-from specdec.sampling.randomness import Keyed
 from specdec.verify import resolve_rule
 from tests.support.backends import judged_by_rules, needed_kernels
+from tests.support.judged_steps import ORACLE, SOURCE, check, frame_of
 
-SOURCE: Any = SimpleNamespace(name="theirs", needs=Needs())
-ORACLE: Any = SimpleNamespace(eos_ids=(3,), vocab_size=20, device=torch.device("cpu"))
 RULE = resolve_rule("multi_draft")
 FORMS = ("chains", "chains with scouts", "trees", "trees with scouts", "trees of two sources")
-(EOS,) = ORACLE.eos_ids
 
 needed_kernels()
 
@@ -52,22 +48,6 @@ def drafted(form: str, generator: np.random.Generator, batch: int, width: int) -
     draft = Draft(tokens, num_nodes, parents, is_scout=scouts, source=source, source_names=("a", "b") if two else ())
     peaks = torch.from_numpy(generator.random((batch, width + 1)))
     return draft, Scores(None, likeliest=(ids, peaks))
-
-
-def frame_of(batch: int, depth: int = 99, nodes: int = 99) -> Any:
-    ignores = np.arange(batch) % 3 == 0
-    limits = Budget(np.full(batch, depth), np.full(batch, nodes))
-    seated = SimpleNamespace(ignore_eos=ignores, requests=np.arange(batch))
-    context = SimpleNamespace(num_committed=np.arange(batch) + 5)
-    warping, randomness = SimpleNamespace(is_argmax=lambda: True), Keyed.at(np.arange(batch), np.arange(batch) + 5)
-    return SimpleNamespace(
-        seated=seated,
-        budget=limits,
-        context=context,
-        warping=warping,
-        randomness=randomness,
-        return_logprobs=False,
-    )
 
 
 def verdict_of(draft: Draft, scores: Scores, frame: Any) -> StepOutcome:
@@ -97,26 +77,6 @@ def both_ways_fail(draft: Draft, scores: Scores, frame: Any) -> None:
             verdict_of(draft, scores, frame)
     assert str(native.value) == str(general.value)
     raise native.value
-
-
-def same(native: Any, general: Any) -> bool:
-    if native is None or general is None:
-        return native is general
-    return native.dtype == general.dtype and np.array_equal(native, general)
-
-
-def check(native: StepOutcome, general: StepOutcome) -> None:
-    names = ("tokens", "num_nodes", "stop", "next_ids", "is_scout", "source", "logprobs")
-    for name in (*names, "counts", "endings", "block", "num_accepted"):
-        assert same(getattr(native, name), getattr(general, name)), name
-    ours, theirs = native, general
-    assert (ours.walk is None) == (theirs.walk is None)
-    if ours.walk is not None and theirs.walk is not None:
-        assert same(ours.walk.parents, theirs.walk.parents)
-        assert same(ours.walk.depth, theirs.walk.depth)
-        for row, accepted in enumerate(native.num_accepted):
-            path = slice(accepted + 1)
-            assert ours.walk.path[row, path].tolist() == theirs.walk.path[row, path].tolist()
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -3,10 +3,12 @@
 import ctypes
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from specdec.kernels.compiled.build import LibrarySources, build, compiler, target_flag
 
@@ -45,6 +47,17 @@ def twins(unit: LibrarySources, patches: str, kills: Mapping[str, Any]) -> list[
         found.append(Twin(pitfall, name, file, line, wrong, kills[kill]))
     assert len(found) == len(re.findall(r"^(?![-+] ).+", patches, re.MULTILINE)), "a head without a line is no twin"
     return found
+
+
+def long_but_first(twins: Sequence[Twin], *told: Sequence[Any]) -> list[Any]:
+    """Return the parameters of a test: each twin, and its entry in every further column.
+
+    The quick suite has the first twin alone: if tests no longer reach the kernels that are put in place, it tells.
+    """
+    return [
+        pytest.param(twin, *more, id=f"{twin.pitfall} {twin.name}", marks=() if twin is twins[0] else pytest.mark.long)
+        for twin, *more in zip(twins, *told, strict=True)
+    ]
 
 
 def changed(unit: LibrarySources, twin: Twin, folder: Path) -> ctypes.CDLL:

@@ -1,4 +1,4 @@
-"""Train an arithmetic checkpoint: ``python -m oracles.factory.arithmetic.train arithmetic --out runs/arithmetic``.
+"""Train an arithmetic checkpoint: ``python -m oracles.factory.train_arithmetic arithmetic --out runs/arithmetic``.
 
 The loss counts the answer alone. Once the run has ended, ``--export`` writes the checkpoint, and the share of the
 held-out problems that it answers exactly is printed. Resume with the same command and ``--resume``.
@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Train; once the recipe has ended, export and print the share of exact answers on held-out problems."""
     args = _parser().parse_args()
-    with training(args, "oracles.factory.arithmetic.train"):
+    with training(args, "oracles.factory.train_arithmetic"):
         recipe = RECIPES[args.recipe]
         model = Transformer(recipe.config, seed=args.seed).to(args.device)
         task = NextToken(model, precision(args), first=PROMPT_LENGTH)

@@ -1,8 +1,8 @@
 """Measure what drafts gain at the positions where a JSON schema leaves no choice, or little.
 
-``python -m experiments.studies.forced`` asks the published chat model for JSON under four schemas, with short and long
-keys and enumerations, each with and without free spaces. Every answer is decoded by plain masked decoding, and with
-drafts of forced ids, of nearly forced ids, and of forced ids with a lookup for the rest.
+``python -m experiments.studies.json_answers`` asks the published chat model for JSON under four schemas, with short and
+long keys and enumerations, each with and without free spaces. Every answer is decoded by plain masked decoding, and
+with drafts of forced ids, of nearly forced ids, and of forced ids with a lookup for the rest.
 """
 
 import json
@@ -149,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--max-new-tokens", type=positive, default=200, help="most new tokens of an answer (200)")
     add("--near", type=positive, default=4, help="most ids that a nearly forced position allows (4)")
     add("--repeats", type=positive, default=3, help="times that every arm decodes every answer (3)")
-    add("--out", type=Path, help="folder for forced.json")
+    add("--out", type=Path, help="folder for json_answers.json")
     add_placement(parser)
     options = parser.parse_args(argv)
     take_threads(options.threads)
@@ -160,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             oracle = load_oracle(vars(options))
             measured = {name: measure(oracle, one, options) for name, one in tqdm(schemas().items(), disable=None)}
         except (ImportError, ValueError) as error:
-            raise SystemExit(f"forced: {error}") from error
+            raise SystemExit(f"json_answers: {error}") from error
         rows = [row for name, (found, counts) in measured.items() for row in rows_of(name, found, counts, options.near)]
         legend = {
             "forced, nearly": f"share of positions whose mask has one id, or up to {options.near}",
@@ -172,7 +172,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         show([Table("Forced positions of JSON answers", rows, note, legend=legend)])
         if options.out is not None:
             about = provenance(vars(options), oracle.device, oracle.backend)
-            write_whole(options.out / "forced.json", json.dumps({"provenance": about, "rows": rows}, indent=1) + "\n")
+            text = json.dumps({"provenance": about, "rows": rows}, indent=1)
+            write_whole(options.out / "json_answers.json", text + "\n")
     if problems := [f"{name}: {one}" for name, (found, _) in measured.items() for one in found.problems()]:
         print("\n".join(["FAILED:", *problems]), file=sys.stderr)
     return int(bool(problems))
