@@ -1,19 +1,8 @@
 """What a user asks for, checked before anything is computed, and where its output ends."""
 
-from specdec.requests.requests import (
-    Message,
-    Prompt,
-    RawPrompt,
-    Request,
-    Stop,
-    Stops,
-    check_batch_size,
-    encode_prompt,
-    list_prompts,
-    make_requests,
-    seed_of_one,
-    stops_of,
-)
+from specdec.requests.prompt_ids import Message, Prompt, RawPrompt, encode_prompt, list_prompts
+from specdec.requests.requests import Request, check_batch_size, make_requests, seed_of_one
+from specdec.requests.stop_lists import Stop, Stops, stops_of
 from specdec.requests.stopping import (
     FinishReason,
     TextHolder,

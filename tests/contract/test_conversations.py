@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 
 import drafts
 import oracles
@@ -69,6 +70,15 @@ def test_all_ways_to_decode_take_conversations(chatml: TabularLM) -> None:
 def test_a_conversation_without_a_template_is_refused_with_the_fix() -> None:
     with pytest.raises(ValueError, match=r"prompts\[1\] is a conversation, but the oracle has no chat template"):
         prompts_of(table(None), [[1], QUESTION])
+
+
+def test_text_that_begins_with_what_the_tokenizer_puts_before_it_is_refused(chatml: TabularLM) -> None:
+    begin, tokenizer = "<|im_start|>", copy(TOKENIZER)
+    tokenizer.post_processor = TemplateProcessing(f"{begin} $A", None, [(begin, TOKENIZER.token_to_id(begin))])
+    chatml.tokenizer, chatml.chat_template = tokenizer, None
+    assert prompts_of(chatml, ["help"]) == [tokenizer.encode(f"{begin}help", add_special_tokens=False).ids]
+    with pytest.raises(ValueError, match=r"prompts\[0\] begins with '<\|im_start\|>', and the tokenizer puts another"):
+        prompts_of(chatml, [f"{begin}help"])
 
 
 def test_bad_messages_are_named_with_their_prompt(chatml: TabularLM) -> None:

@@ -11,7 +11,7 @@ from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless, oracle_law, output_law, total_variation
 from specdec.kernels.compiled import FILTERS, NEUTRAL
-from specdec.requests import requests
+from specdec.requests import stop_lists
 from tests.reference.tables import random_table, sequence_law
 from tests.support.counting import letters
 from tests.support.models import tiny_transformer
@@ -132,7 +132,7 @@ def test_a_fault_in_the_engines_reading_of_stops_is_seen(name, misread, prompt, 
     oracle = spelling()
     oracle.chat_template = Turns()
     decoder = SpeculativeDecoder(oracle, Chains(DRAFT, 2))
-    monkeypatch.setattr(requests, name, misread)
+    monkeypatch.setattr(stop_lists, name, misread)
     with pytest.raises(AssertionError):
         check_lossless(decoder, prompt, 3, PLAIN, stop=stop, effect=effect)
 
