@@ -47,8 +47,9 @@ class OtherVocabulary(SampledSource):
 
     Pieces of the two vocabularies are the same if their bytes are. The model's law is restricted to the common pieces,
     renormalised, and indexed by the oracle's ids, so that it is a law like any other; the oracle's other pieces are
-    never drafted. The model reads what stands as its own ids: a common piece as it is, any other one as text, read
-    again from the last stable boundary (``specdec.drafting.Spelling``), to which its cache is rolled back too.
+    never drafted. The model reads what stands as its own ids, after those that its tokenizer puts before a text: a
+    common piece as it is, any other one as text, read again from the last stable boundary
+    (``specdec.drafting.Spelling``), to which its cache is rolled back too.
 
     Args:
         model: any object with the oracle contract, whose tokenizer spells text byte for byte.

@@ -76,6 +76,7 @@ class SharedPieces:
     Attributes:
         model_ids, target_ids: ``[K]`` the ids of the K common pieces.
         to_model: for each id of the target, the model's id of that piece; -1: it has none.
+        beginning: the model's ids that its tokenizer puts before a text, such as its BOS.
         content: for each id of the target, its bytes; empty if it is no piece.
         control: ids of the target that stand for no text.
 
@@ -97,6 +98,7 @@ class SharedPieces:
         self.content = [piece or b"" for piece in theirs]
         self._own = [piece or b"" for piece in own]
         self.spell = lru_cache(_MOST_TEXTS)(self._spell)
+        self.beginning = self._find_beginning(b"a")
 
     def _spell(self, content: bytes) -> tuple[int, ...] | None:
         """Return the model's ids of a text; None if it is no whole text, or if they do not spell it byte for byte."""
@@ -107,6 +109,15 @@ class SharedPieces:
         if not all(one < len(self._own) for one in ids) or self.text_of(ids) != content:
             return None
         return tuple(ids)
+
+    def _find_beginning(self, content: bytes) -> list[int]:
+        """Return the model's ids before a text; none if it cannot spell this one."""
+        plain = self.spell(content)
+        if plain is None:
+            return []
+        whole: list[int] = self.tokenizer.encode(content.decode()).ids
+        ends = (at for at in range(len(whole)) if whole[at : at + len(plain)] == [*plain])
+        return whole[: next(ends, 0)]
 
     def text_of(self, ids: Iterable[int]) -> bytes:
         """Return what ids of the model spell."""
@@ -130,7 +141,8 @@ def control_ids(tokenizer: Any) -> set[int]:
 class Spelling:
     """A row of the target's ids as a model reads them.
 
-    An id whose piece the model has is the model's id of that piece. Any other one is read again as text, together with
+    The model's ids begin as its tokenizer begins a text (with its BOS, say), unless the target's do so too. An id whose
+    piece the model has is the model's id of that piece. Any other one is read again as text, together with
     the ids before it since the last stable boundary: the place where the latest word begins (white space after other
     text), or a control token, or a character after 64 bytes without one. So what the model reads follows from the ids
     alone, however they come. Text that the model cannot spell, such as a part of a character whose rest is yet to
@@ -155,13 +167,15 @@ class Spelling:
 
     def _reset(self) -> None:
         self.ids: list[int] = []
-        self.own: list[int] = []
+        self.own: list[int] = self.pieces.beginning.copy()
         self.is_whole, self.stable = True, 0
-        self._boundary, self._open, self._is_after_control = 0, b"", False
+        self._boundary, self._open, self._is_after_control = len(self.own), b"", False
 
     def append(self, one: int) -> None:
         """Let an id of the target follow."""
         pieces, is_control = self.pieces, one in self.pieces.control
+        if not self.ids and pieces.to_model[one] in pieces.beginning:
+            self.own.clear()
         content = pieces.content[one]
         if is_control or self._is_after_control or self._begins_word(content):
             self._boundary, self._open, self.is_whole = len(self.own), b"", True

@@ -51,7 +51,8 @@ class Result:
 
     Attributes:
         tokens: new ids; the EOS id, or the tokens that complete a stop, included.
-        texts: their text, cut before a stop string and without EOS; None without a tokenizer.
+        texts: their text, cut before a stop string and without EOS; None without a tokenizer. A tokenizer that writes
+            spaces as parts of words (Llama 2's, say) drops the first one: prompt and output decoded together keep it.
         finish_reasons: "eos", "stop" or "length".
         stats: statistics in total and per request.
         records: one row per request and step.

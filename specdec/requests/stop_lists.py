@@ -94,7 +94,8 @@ def _stop_list(oracle: Oracle, stop: Any, name: str) -> StopLists:
     special = _special_ids(oracle)
     listed = [(special[s],) if isinstance(s, str) and s in special else s for s in listed]
     strings = tuple(s for s in listed if isinstance(s, str))
-    if strings and oracle.tokenizer is None:
+    tokenizer: Any = oracle.tokenizer
+    if strings and tokenizer is None:
         raise ValueError(f"{name} has the string {strings[0]!r}, but the oracle has no tokenizer; pass stops as ids")
     sequences = tuple(tuple(int(t) for t in s) for s in listed if not isinstance(s, str))
     if any(not s for s in (*strings, *sequences)):
@@ -102,7 +103,7 @@ def _stop_list(oracle: Oracle, stop: Any, name: str) -> StopLists:
     for text in strings:
         check_text(text, name)
         if held := next((token for token in special if token in text), None):
-            ids = oracle.tokenizer.encode(text, add_special_tokens=False).ids
+            ids = tokenizer.encode(text, add_special_tokens=False).ids
             raise ValueError(
                 f"{name} has {text!r}, which no text can end in, for the special token {held!r} is never in it: give "
                 f"its ids, {ids}, or the token alone"

@@ -61,7 +61,8 @@ class SamplingParams:
         presence_penalty: subtracted from the logits of ids in the output.
         frequency_penalty: subtracted once per occurrence in the output.
         logit_bias: added to the logits of these ids; -inf bans one.
-        min_new_tokens: EOS has probability 0 until that many tokens were produced.
+        min_new_tokens: EOS has probability 0 until that many tokens were produced. Stops end a request before, and so
+            does the end of a turn that is no EOS of the oracle's.
         ignore_eos: EOS does not end the request.
         json_schema: the output is a JSON value that this schema (a mapping, or JSON text) allows. One grammar at most.
         regex: the output matches this expression as a whole.

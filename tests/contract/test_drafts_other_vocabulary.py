@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 import oracles
 from drafts import Cascade, Merged, OtherVocabulary, PromptLookup, SmallTransformer
@@ -102,6 +102,19 @@ def test_it_follows_from_the_ids_alone(text, cut, seed):
         held = held[: known.stable] + known.settle()
         assert held == known.own == read(known.ids).own
     assert known.is_whole == read(known.ids).is_whole
+
+
+def test_the_model_reads_what_its_tokenizer_puts_before_a_text_once():
+    begin = FINE.token_to_id("<|end|>")
+    beginning = Tokenizer.from_str(FINE.to_str())
+    beginning.post_processor = processors.TemplateProcessing("<|end|> $A <|end|>", None, [("<|end|>", begin)])
+    shared = SharedPieces(beginning, FINE.get_vocab_size(), COARSE, COARSE.get_vocab_size())
+    ids = COARSE.encode("return add").ids
+    known, plain = read(ids, shared), read(ids)
+    assert known.own == known.settle() == [begin, *plain.own]
+    known.cut(1)
+    assert known.own == [begin, *read(ids[:1]).own]
+    assert read([COARSE.token_to_id("<|end|>"), *ids], shared).own == [begin, *plain.own]
 
 
 def test_text_is_read_again_from_the_last_stable_boundary():

@@ -95,3 +95,5 @@ def test_configs_that_trainers_of_eagle_3_write_are_read() -> None:
         shape = read_eagle3(HEADS[name], name, target, None)
         assert shape.layers.outputs == outputs, name
         assert (shape.config.num_layers, shape.config.qkv_bias, shape.config.sliding_window) == (1, False, None), name
+        scaling = RopeScaling("llama3", 8.0, 1.0, 4.0, 4096) if name == "SpecForge, Llama-3-70B" else None
+        assert shape.config.rope_scaling == scaling, name

@@ -1,5 +1,7 @@
 """EAGLE-3 heads: their passes against a slow reference, and laws through the real cache."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch
 import drafts
 from oracles import TabularLM
 from specdec import Grown, Kary, Paths, ReRanked, SamplingParams, SpeculativeDecoder, Threshold
+from specdec.cache import prefill
 from specdec.exactness import check_draft, check_lossless
 from tests.reference.tables import random_table
 from tests.support.eagle3_heads import LAYOUTS, Layout, host_of, tiny_eagle3
@@ -104,6 +107,15 @@ def test_the_first_step_after_a_prompt_of_one_id_drafts_nothing_and_later_ones_d
     assert info.num_drafted.tolist() == [0, 3]
     state, info = decoder.step(state)
     assert info.num_drafted.tolist() == [3, 3]
+
+
+def test_a_prompt_that_is_read_in_parts_has_the_features_of_one_pass(monkeypatch):
+    """Where laws decide, other drafts would leave other tokens."""
+    decoder, prompt = SpeculativeDecoder(ORACLE, drafts.Eagle3(HEAD, 3)), [i * i % 3 for i in range(30)]
+    run = partial(decoder.generate, [prompt] * 4, 12, SamplingParams(temperature=1.0))
+    whole = run().tokens
+    monkeypatch.setitem(prefill.__globals__, "CHUNK", 7)
+    assert run().tokens == whole
 
 
 def test_near_the_end_of_the_context_drafts_shrink():

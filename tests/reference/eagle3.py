@@ -21,6 +21,7 @@ class Eagle3:
         weights: float64; ``embed_tokens.weight`` and ``lm_head.weight`` are given even if the target lends them.
         target_ids: the id of each row of the head; None: they are all.
         window: nodes that a node sees, itself among them; None: all before it.
+        stretch: positions count as so many times nearer (linear scaling).
     """
 
     weights: dict[str, Array]
@@ -35,6 +36,7 @@ class Eagle3:
     norm_before_residual: bool = False
     norm_output: bool = False
     window: int | None = None
+    stretch: float = 1.0
 
     def feature(self, states: Array) -> Array:
         """Return f_t from the states of the layers ``[n, D]`` at one position."""
@@ -87,7 +89,7 @@ class Eagle3:
     def _turn(self, heads: Array, position: int) -> Array:
         """Return heads ``[n, D]`` turned to a position."""
         size = heads.shape[1]
-        angles = position * self.theta ** (-2 * np.arange(size // 2) / size)
+        angles = position / self.stretch * self.theta ** (-2 * np.arange(size // 2) / size)
         first, second = np.split(heads, 2, axis=1)
         cos, sin = np.cos(angles), np.sin(angles)
         return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=1)

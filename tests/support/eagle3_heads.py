@@ -89,8 +89,13 @@ LAYOUTS = {
         "deepspec", ids=(0, 1, 2, 4), model_type="qwen3", layer={"attention_bias": True, "head_dim": 8}
     ),
     "a narrower head": Layout("vllm", layer={"hidden_size": 12, "head_dim": 4, "attention_bias": True}),
-    "rope parameters": Layout(
-        "speculators", layer={"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0}}
+    "rope parameters, beyond its context": Layout(
+        "speculators",
+        layer={
+            "max_position_embeddings": 8,
+            "rope_theta": None,
+            "rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0},
+        },
     ),
 }
 
@@ -205,6 +210,7 @@ def reference_of(layout: Layout, tensors: dict[str, Tensor], oracle: Any) -> Eag
         norm_before_residual=bool(layout.flags.get("norm_before_residual")),
         norm_output=bool(layout.flags.get("norm_output")),
         window=layout.layer["sliding_window"] if "layer_types" in layout.layer else None,
+        stretch=layout.layer.get("rope_parameters", {}).get("factor", 1.0),
     )  # fmt: skip
 
 
