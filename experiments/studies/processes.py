@@ -150,12 +150,14 @@ def check_counts(options: ProcessOptions) -> None:
     """Refuse, before anything is measured, a number of processes that cannot share the model.
 
     Raises:
-        ValueError: see ``Share``.
+        ValueError: the number of processes divides no sum into equal parts, or see ``Share``.
     """
     place = checkpoint_folder(options.oracle) / "config.json"
     config = parse_config(read_json(place), str(place)).config
     for count in options.counts:
-        Share(config, 0, count, NUM_BLOCKS)
+        Share(config, 0, count, None)
+        if NUM_BLOCKS % count:
+            raise ValueError(f"--counts {count}: each sum is of {NUM_BLOCKS} blocks; give numbers that divide it")
 
 
 def measure(count: int, options: ProcessOptions, texts: Sequence[str]) -> list[Row]:

@@ -41,6 +41,8 @@ def test_what_a_process_is_refused_ends_the_command_and_ctrl_c_leaves_none_behin
         patch.setattr(processes, "measure", None)  # not even the first number is measured
         with pytest.raises(SystemExit, match=r"^processes: 3 processes cannot share 2 key heads"):
             processes.main([*argv[:-1], "1", "3"])
+        with pytest.raises(SystemExit, match=r"^processes: --counts 8: each sum is of 4 blocks"):
+            processes.main([*argv[:-1], "1", "8"])
         patch.undo()
         patch.setattr(processes, "check_counts", lambda options: None)
         with pytest.raises(SystemExit, match="processes: 3 processes: ValueError: 3 processes cannot share 2 key"):
