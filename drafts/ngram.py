@@ -148,10 +148,9 @@ def _recent(context: Context, count: int) -> IntArray:
     return np.where(columns >= 0, np.take_along_axis(context.ids, np.maximum(columns, 0), axis=1), -1)
 
 
-def _entropies(laws: FloatArray) -> Tensor:
+def _entropies(laws: FloatArray) -> FloatArray:
     """Return ``[B]`` the entropies of laws ``[B, V]`` in nats."""
-    entropies: Tensor = torch.special.entr(torch.from_numpy(laws)).sum(-1)
-    return entropies
+    return on_host(torch.special.entr(torch.from_numpy(laws)).sum(-1))
 
 
 class _GreedySession(MemorylessSession):
@@ -169,18 +168,16 @@ class _GreedySession(MemorylessSession):
             peaks[live, i] = model.best_probs[states[live]]
             if policy.reads_entropy:
                 entropies = _entropies(model.laws(states))
-                peaks[live, i] += on_host(entropies)[live]  # finite where both are
+                peaks[live, i] += entropies[live]  # finite where both are
                 limits = cut_limits(limits, i, self.length.draws(rows, entropies))
             if policy.reads_confidence:
                 confidence[:, i] = model.best_probs[states]
-                limits = cut_limits(
-                    limits, i + 1, self.length.continues(rows, torch.from_numpy(confidence[:, : i + 1]))
-                )
+                limits = cut_limits(limits, i + 1, self.length.continues(rows, confidence[:, : i + 1]))
             if limits.max() <= i:
                 break
             states = model.successor[states]
         self.length.note_counts(rows, limits)
-        draft = point_chains(tokens, limits, torch.from_numpy(confidence) if policy.reads_confidence else None)
+        draft = point_chains(tokens, limits, confidence if policy.reads_confidence else None)
         if np.isfinite(peaks).all():
             return draft
         return replace(draft, undefined=first_undefined([torch.from_numpy(peaks)]))

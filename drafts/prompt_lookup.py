@@ -3,7 +3,6 @@
 from typing import Literal, get_args
 
 import numpy as np
-import torch
 
 from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
 from specdec.drafting import MemorylessSession, point_chains
@@ -95,8 +94,8 @@ class _Session(MemorylessSession):
         tokens, counts, matched = self.search(context.ids, context.num_committed, limits)
         confidence = None
         if self.length.policy.reads_confidence:
-            agreed = torch.from_numpy(matched / (matched + 1))
-            confidence = agreed.unsqueeze(1).expand(-1, int(counts.max(initial=0)))
+            agreed = matched / (matched + 1)
+            confidence = np.repeat(agreed[:, None], int(counts.max(initial=0)), axis=1)
             counts = kept_counts(self.length, rows, confidence, counts)
         self.length.note_counts(rows, counts)
         return point_chains(tokens, counts, confidence)

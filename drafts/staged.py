@@ -39,7 +39,7 @@ from specdec.drafting import JudgingModel, SampledSource, Trunk, check_servable,
 from specdec.drafting.lengths import LengthPolicy, LengthSession, depth_limits
 from specdec.laws import Laws
 from specdec.theory import check_count
-from specdec.transfers import on_device, on_host, stage
+from specdec.transfers import on_device, stage
 from specdec.verify import RULES, ChainVerifier
 
 
@@ -271,7 +271,7 @@ class _Session(DraftSession):
         for depth in range(int(before.min()) + 1, int(counts.max()) + 1):
             some = np.flatnonzero((asked < depth) & (depth <= counts))
             if some.size:
-                goes_on = on_host(self.length.continues(rows[some], torch.from_numpy(confidence[some, :depth])))
+                goes_on = self.length.continues(rows[some], confidence[some, :depth])
                 limits = limits.copy()
                 limits[some] = np.where(goes_on, limits[some], np.minimum(limits[some], counts[some]))
         return limits

@@ -305,9 +305,8 @@ class _Session(DraftSession):
         for b, guess in enumerate(guesses):
             size = len(guess.tokens)
             tokens[b, :size], parents[b, :size], confidence[b, :size] = guess.tokens, guess.parents, guess.beliefs
-        beliefs = torch.from_numpy(confidence)
         if self.length.policy.reads_confidence:
-            counts = kept_counts(self.length, rows, beliefs, counts)
+            counts = kept_counts(self.length, rows, confidence, counts)
         self.length.note_counts(rows, counts)
         width = int(counts.max(initial=0))
         is_tree = self.source.max_nodes is not None
@@ -315,5 +314,5 @@ class _Session(DraftSession):
             torch.from_numpy(tokens[:, :width]),
             torch.from_numpy(counts),
             torch.from_numpy(parents[:, :width]) if is_tree else None,
-            confidence=beliefs[:, :width],
+            confidence=torch.from_numpy(confidence[:, :width]),
         )

@@ -11,6 +11,7 @@ from oracles.native.call_inputs import adjustments_of, draws_of
 from oracles.native.keys_values import NativeCache
 from oracles.native.native_model import NativeModel
 from specdec.contracts import Adjustments, ChainWatch, Draws, Float32Array, IntArray
+from specdec.kernels.compiled import place
 
 
 class _Asker:
@@ -27,14 +28,13 @@ class _Asker:
 
     def __init__(self, watch: ChainWatch, room: "_Room", steps: int) -> None:
         self.watch, self.limits, self.standing = watch, room.limits, room.limits.copy()
-        self.entropies = torch.zeros(len(room.limits), dtype=torch.float64, device="cpu")
-        self.confidences = torch.zeros(len(room.limits), steps, dtype=torch.float64, device="cpu")
+        self.entropies, self.confidences = np.zeros(len(room.limits)), np.zeros((len(room.limits), steps))
         self.failure: BaseException | None = None
         room.following.ask = bindings.Ask(self)
         if watch.reads_entropy:
-            room.following.entropies = self.entropies.data_ptr()
+            room.following.entropies = place(self.entropies)
         if watch.reads_confidence:
-            room.following.confidences = self.confidences.data_ptr()
+            room.following.confidences = place(self.confidences)
 
     def __call__(self, step: int, is_drawn: int) -> None:
         try:

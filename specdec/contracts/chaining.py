@@ -5,7 +5,6 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from torch import Tensor
 
 from specdec.contracts.arrays import Float32Array, FloatArray, IntArray
 from specdec.contracts.draft import Draft
@@ -45,21 +44,21 @@ class ChainWatch(Protocol):
     reads_entropy: bool
     reads_confidence: bool
 
-    def before(self, depth: int, entropy: Tensor) -> None:
+    def before(self, depth: int, entropy: FloatArray) -> None:
         """Learn of the laws that the tokens at a depth would be drawn from.
 
         Args:
             depth: from 0 on, once each.
-            entropy: ``[B]`` float64 in nats, of the model's own law if ids are chosen greedily; 0 in rows that are
+            entropy: ``[B]`` in nats, of the model's own law if ids are chosen greedily; 0 in rows that are
                 at their limit.
         """
 
-    def after(self, depth: int, confidence: Tensor) -> None:
+    def after(self, depth: int, confidence: FloatArray) -> None:
         """Learn of the tokens at a depth.
 
         Args:
             depth: from 0 on, once each.
-            confidence: ``[B, depth + 1]`` float64 the probabilities of all tokens so far, under the model's own law
+            confidence: ``[B, depth + 1]`` the probabilities of all tokens so far, under the model's own law
                 if ids are chosen greedily; 0 beyond a row's limit.
         """
 

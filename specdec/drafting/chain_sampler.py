@@ -16,6 +16,7 @@ from specdec.contracts import (
     Draft,
     DraftKernels,
     Draws,
+    FloatArray,
     IntArray,
     Randomness,
     WholeDrafts,
@@ -23,7 +24,7 @@ from specdec.contracts import (
 )
 from specdec.drafting.lengths import LengthSession, cut_limits
 from specdec.laws import Laws, scatter_rows
-from specdec.transfers import HOST, on_device, on_host, stage
+from specdec.transfers import on_device, on_host, stage
 
 
 def confidence_of(laws: Laws, logits: Tensor, tokens: Tensor, kernels: DraftKernels) -> Tensor:
@@ -81,21 +82,20 @@ class _LengthInquiry(ChainWatch):
 
     Attributes:
         limits: ``[B]`` what is left of them.
-        confidence: ``[B, N]`` of the tokens drafted, as far as the policy was asked, on the draft's device or on the
-            host; None if it reads none.
+        confidence: ``[B, N]`` of the tokens drafted, as far as the policy was asked; None if it reads none.
     """
 
     def __init__(self, length: LengthSession, rows: IntArray, limits: IntArray) -> None:
         self.length, self.rows, self.limits = length, rows, limits
         self.reads_entropy, self.reads_confidence = length.policy.reads_entropy, length.policy.reads_confidence
-        self.confidence = torch.zeros(len(rows), 0, dtype=torch.float64, device=HOST) if self.reads_confidence else None
+        self.confidence: FloatArray | None = np.zeros((len(rows), 0)) if self.reads_confidence else None
 
-    def before(self, depth: int, entropy: Tensor) -> None:
-        self.limits = cut_limits(self.limits, depth, self.length.draws(self.rows, on_device(entropy, HOST)))
+    def before(self, depth: int, entropy: FloatArray) -> None:
+        self.limits = cut_limits(self.limits, depth, self.length.draws(self.rows, entropy))
 
-    def after(self, depth: int, confidence: Tensor) -> None:
+    def after(self, depth: int, confidence: FloatArray) -> None:
         self.confidence = confidence
-        self.limits = cut_limits(self.limits, depth + 1, self.length.continues(self.rows, on_device(confidence, HOST)))
+        self.limits = cut_limits(self.limits, depth + 1, self.length.continues(self.rows, confidence))
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class ChainSampler:
             torch.from_numpy(np.ascontiguousarray(ids)),
             torch.from_numpy(limits),
             laws=laws,
-            confidence=None if asked is None else asked.confidence,
+            confidence=None if asked is None or asked.confidence is None else torch.from_numpy(asked.confidence),
             undefined=None if np.isfinite(peaks).all() else first_undefined([torch.from_numpy(peaks)]),
             is_native=True,
         )
@@ -226,7 +226,7 @@ class ChainSampler:
             law, peak = self._laws(context, logits, so_far, i, live)
             peaks.append(peak)
             if asked.reads_entropy:
-                asked.before(i, _zero_but(entropy_of(law, logits, context.warping.kernels), live).squeeze(1))
+                asked.before(i, on_host(_zero_but(entropy_of(law, logits, context.warping.kernels), live).squeeze(1)))
                 live = np.flatnonzero(asked.limits > i)
                 if not live.size:
                     break
@@ -238,7 +238,7 @@ class ChainSampler:
             if asked.reads_confidence:
                 belief = confidence_of(law, logits, drawn, context.warping.kernels) if own is None else own()
                 confidence[:, i : i + 1] = _zero_but(belief, live)
-                asked.after(i, confidence[:, : i + 1])
+                asked.after(i, on_host(confidence[:, : i + 1]))
         made = None if all(law.all_points for law in laws) else Laws.stack(laws, dim=1)
         is_known = (drew and asked.limits is limits) or self.device.type == "cpu"
         num_nodes = on_device(asked.limits, self.device) if is_known else _lengths(drew, tokens)

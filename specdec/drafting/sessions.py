@@ -5,14 +5,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Randomness, Scores, pad_rows
+from specdec.contracts import Budget, Context, Draft, DraftSession, FloatArray, IntArray, Randomness, Scores, pad_rows
 from specdec.drafting.lengths import LengthSession, depth_limits
 from specdec.transfers import HOST
 
 
-def point_chains(tokens: IntArray, counts: IntArray, confidence: Tensor | None = None) -> Draft:
+def point_chains(tokens: IntArray, counts: IntArray, confidence: FloatArray | None = None) -> Draft:
     """Return chains of deterministic tokens, on the host.
 
     Args:
@@ -22,8 +21,8 @@ def point_chains(tokens: IntArray, counts: IntArray, confidence: Tensor | None =
     """
     width = max(counts.tolist(), default=0)
     kept = tokens if width == tokens.shape[1] else tokens[:, :width]
-    confidence = None if confidence is None else confidence[:, :width]
-    return Draft(torch.from_numpy(kept), torch.from_numpy(counts), confidence=confidence)
+    beliefs = None if confidence is None else torch.from_numpy(confidence[:, :width])
+    return Draft(torch.from_numpy(kept), torch.from_numpy(counts), confidence=beliefs)
 
 
 def list_chains(chains: Sequence[Sequence[int] | IntArray]) -> Draft:

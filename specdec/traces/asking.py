@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from specdec.contracts import (
+    BoolArray,
     Budget,
     Context,
     Draft,
@@ -31,7 +31,7 @@ class Longest(Fixed):
     """Always drafts the most, and hears what a policy would be told; its own session."""
 
     reads_entropy: bool = False
-    heard: list[Tensor] = field(default_factory=list)
+    heard: list[FloatArray] = field(default_factory=list)
     opened: list[int] = field(default_factory=list)
 
     def open(self, num_rows: int) -> LengthSession:
@@ -44,9 +44,9 @@ class Longest(Fixed):
         self.heard.clear()
         return super().limits(rows, num_committed)
 
-    def draws(self, rows: IntArray, entropy: Tensor) -> Tensor:
+    def draws(self, rows: IntArray, entropy: FloatArray) -> BoolArray:
         """Hear the entropies, and go on; see ``LengthSession.draws``."""
-        self.heard.append(entropy.double().cpu().clone())  # lent by compiled code, which writes there again
+        self.heard.append(entropy.copy())  # lent by compiled code, which writes there again
         return super().draws(rows, entropy)
 
 
@@ -103,7 +103,7 @@ class Asking(WatchedSession):
     """
 
     blocks: list[StepDrafts]
-    heard: list[Tensor]
+    heard: list[FloatArray]
     coupled: bool
     laws: OutputLaws | None
     check: Callable[[], None]
@@ -162,7 +162,7 @@ class Asking(WatchedSession):
                 parents=draft.tree.above.cpu().numpy() - 1,
                 counts=draft.num_nodes.cpu().numpy().copy(),
                 confidence=none if draft.confidence is None else draft.confidence.double().cpu().numpy().copy(),
-                entropy=torch.stack(self.heard, 1).numpy() if self.heard else none,
+                entropy=np.stack(self.heard, 1) if self.heard else none,
                 is_chosen=is_chosen,
             )
         )

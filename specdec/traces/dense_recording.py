@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from specdec.contracts import (
     BoolArray,
     DraftSession,
     DraftSource,
+    FloatArray,
     IntArray,
     Needs,
     Oracle,
@@ -143,7 +143,7 @@ def _record(
     asked: tuple[Any, ...],
     paths: tuple[Path_, ...],
     check: Callable[[], None],
-    heard: list[Tensor],
+    heard: list[FloatArray],
     entropies: bool,
 ) -> DenseRecords:
     """Return the records of a plain run.

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from specdec.contracts import Budget, FloatArray, IntArray
 from specdec.drafting import ScoredLevel, growth
@@ -52,10 +51,10 @@ def cut(
     depth = 0
     while depth < limits.max(initial=0):
         if policy.reads_entropy and entropy is not None:
-            limits = cut_limits(limits, depth, session.draws(rows, torch.from_numpy(entropy[:, depth])))
+            limits = cut_limits(limits, depth, session.draws(rows, entropy[:, depth]))
         depth += 1
         if policy.reads_confidence and confidence is not None and depth <= limits.max(initial=0):
-            limits = cut_limits(limits, depth, session.continues(rows, torch.from_numpy(confidence[:, :depth])))
+            limits = cut_limits(limits, depth, session.continues(rows, confidence[:, :depth]))
     session.note_counts(rows, limits)
     return limits
 

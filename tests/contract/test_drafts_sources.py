@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from safetensors import safe_open
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -240,7 +239,7 @@ def test_a_number_of_tokens_is_a_fixed_length():
     rows, lengths = np.arange(4), np.ones(4, dtype=np.int64)
     budget = Budget(np.array([9, 2, 9, -3]), np.array([9, 9, 1, 9]))
     assert depth_limits(session, rows, lengths, budget).tolist() == [4, 2, 1, 0]
-    assert session.continues(rows, torch.zeros(4, 2)).tolist() == [True] * 4
+    assert session.continues(rows, np.zeros((4, 2))).tolist() == [True] * 4
 
 
 def test_drafts_stay_within_the_oracles_context_limit():

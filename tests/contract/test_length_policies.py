@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import drafts
 from oracles.tabular import TabularLM
@@ -48,7 +47,7 @@ def lengths_of(policy: LengthPolicy, confidences: list[float], accepted: list[in
     session.begin(row)
     for kept in accepted:
         limit = depth_limits(session, row, np.array([committed]), Budget(np.array([cap]), np.array([cap])))
-        given = torch.tensor([confidences])
+        given = np.array([confidences])
         for depth in range(1, int(limit[0])):
             limit = cut_limits(limit, depth, session.continues(row, given[:, :depth]))
             if limit[0] <= depth:

@@ -9,7 +9,7 @@ import torch
 from drafts import Quantized, SmallTransformer, Staged
 from oracles.native import NativeTransformer, bindings
 from specdec import Entropy, Fixed, SamplingParams, SpeculativeDecoder, Threshold
-from specdec.contracts import IntArray
+from specdec.contracts import FloatArray, IntArray
 from specdec.sampling.randomness import Coupled, Keyed, seed_keys
 from tests.support.backends import laws_by, needed_native
 from tests.support.draft_rows import recorded
@@ -130,11 +130,11 @@ class Ending:
     reads_confidence: bool
     depths: list[int] = field(default_factory=list)
 
-    def before(self, depth: int, entropy: torch.Tensor) -> None:
+    def before(self, depth: int, entropy: FloatArray) -> None:
         self.depths.append(depth)
         self.limits = np.where(self.ends <= depth, np.minimum(self.limits, depth), 99)
 
-    def after(self, depth: int, confidence: torch.Tensor) -> None:
+    def after(self, depth: int, confidence: FloatArray) -> None:
         assert confidence.shape == (len(self.limits), depth + 1)
         self.before(depth + 1, confidence[:, depth])
 

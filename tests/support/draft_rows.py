@@ -8,7 +8,19 @@ import torch
 
 from oracles.tabular import TabularLM
 from specdec.cache import prefill
-from specdec.contracts import Budget, Cache, Context, Draft, DraftSource, IntArray, Oracle, Randomness, Scores
+from specdec.contracts import (
+    BoolArray,
+    Budget,
+    Cache,
+    Context,
+    Draft,
+    DraftSource,
+    FloatArray,
+    IntArray,
+    Oracle,
+    Randomness,
+    Scores,
+)
 from specdec.drafting.lengths import LengthPolicy, LengthSession
 from specdec.exactness.findings import Draw, DrawRecorder
 from specdec.sampling import BatchWarping, ParameterTable, SamplingParams
@@ -132,7 +144,7 @@ class StopBelow(LengthPolicy, LengthSession):
     def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
         return np.where(num_committed <= self.num_skipped, 0, self.max_depth)
 
-    def continues(self, rows: IntArray, confidence: torch.Tensor) -> torch.Tensor:
+    def continues(self, rows: IntArray, confidence: FloatArray) -> BoolArray:
         return confidence.prod(1) >= self.threshold
 
 

@@ -4,12 +4,13 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from oracles.native import NativeTransformer
 from specdec import SamplingParams, SpeculativeDecoder
-from specdec.contracts import NEVER, IntArray
+from specdec.contracts import NEVER, BoolArray, FloatArray, IntArray
 from specdec.drafting import ChainSampler, TreeSampler
 from specdec.drafting.lengths import LengthPolicy, LengthSession
 from specdec.drafting.shapes import Paths
@@ -131,12 +132,12 @@ class Curious(LengthPolicy, LengthSession):
     def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
         return (3 * rows + 5 * num_committed) % (self.max_depth + 1)
 
-    def draws(self, rows: IntArray, entropy: torch.Tensor) -> torch.Tensor:
-        self.told.append((rows.tolist(), entropy.numpy().tobytes(), entropy.shape))
-        return entropy.isnan() | (entropy < 2.1)
+    def draws(self, rows: IntArray, entropy: FloatArray) -> BoolArray:
+        self.told.append((rows.tolist(), entropy.tobytes(), entropy.shape))
+        return np.isnan(entropy) | (entropy < 2.1)
 
-    def continues(self, rows: IntArray, confidence: torch.Tensor) -> torch.Tensor:
-        self.told.append((rows.tolist(), confidence.contiguous().numpy().tobytes(), confidence.shape))
+    def continues(self, rows: IntArray, confidence: FloatArray) -> BoolArray:
+        self.told.append((rows.tolist(), confidence.tobytes(), confidence.shape))
         if self.failure is not None and confidence.shape[1] == 3:
             raise self.failure
         return confidence[:, -1] > 0.05

@@ -4,14 +4,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from torch import Tensor
 
-from specdec.contracts import FloatArray, IntArray
+from specdec.contracts import BoolArray, FloatArray, IntArray
 from specdec.drafting.lengths.feedback import Fate, Feedback
 from specdec.drafting.lengths.policy import LengthPolicy
 from specdec.drafting.lengths.schedules import Constant, MarginalValue, ScheduleSession, Tracked, as_schedule
 from specdec.theory import Calibration, check_count, check_flag
-from specdec.transfers import on_device, on_host
 
 # A row's own survivals over those predicted: how many accepted tokens the calibration counts as, and how many steps the
 # row remembers.
@@ -133,13 +131,13 @@ class _Session(Feedback):
         longest = self.policy.max_draft_tokens
         return np.where(wants, longest, np.where(probes, min(longest, 1), 0))
 
-    def continues(self, rows: IntArray, confidence: Tensor) -> Tensor:
-        last = on_host(confidence.double())[:, -1]
+    def continues(self, rows: IntArray, confidence: FloatArray) -> BoolArray:
+        last = confidence[:, -1]
         if self.calibration is not None or not self.policy.per_token:  # else nothing reads the products
             self.cumulative[rows] *= last if self.calibration is None else self.calibration.acceptance(last)
             survival = self._survives(rows, confidence.shape[1])
         score = last if self.policy.per_token else survival
-        return on_device(score >= self.schedule.values(rows, confidence.shape[1]), confidence.device)
+        return score >= self.schedule.values(rows, confidence.shape[1])
 
     def note_counts(self, rows: IntArray, counts: IntArray) -> None:
         super().note_counts(rows, counts)

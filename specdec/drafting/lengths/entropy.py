@@ -4,14 +4,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from torch import Tensor
 
-from specdec.contracts import IntArray
+from specdec.contracts import BoolArray, FloatArray, IntArray
 from specdec.drafting.lengths.feedback import Feedback
 from specdec.drafting.lengths.policy import LengthPolicy
 from specdec.drafting.lengths.schedules import Constant, Schedule, Tracked, as_schedule
 from specdec.theory import check_count, check_finite
-from specdec.transfers import on_device, on_host
 
 
 @dataclass(frozen=True)
@@ -84,6 +82,6 @@ class _Session(Feedback):
         self.schedule.update(rows, self.settle(rows, num_committed))
         return np.full(len(rows), self.policy.max_draft_tokens, dtype=np.int64)
 
-    def draws(self, rows: IntArray, entropy: Tensor) -> Tensor:
-        bound = 1 - (self.policy.scale * on_host(entropy.double())) ** 0.5
-        return on_device(bound >= self.schedule.values(rows), entropy.device)
+    def draws(self, rows: IntArray, entropy: FloatArray) -> BoolArray:
+        bound = 1 - (self.policy.scale * entropy) ** 0.5
+        return bound >= self.schedule.values(rows)

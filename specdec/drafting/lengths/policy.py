@@ -4,12 +4,9 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from specdec.contracts import Budget, IntArray, Offers
+from specdec.contracts import BoolArray, Budget, FloatArray, IntArray, Offers
 from specdec.theory import Calibration
-from specdec.transfers import on_host
 
 
 class LengthSession(Protocol):
@@ -44,16 +41,16 @@ class LengthSession(Protocol):
         """
         ...
 
-    def draws(self, rows: IntArray, entropy: Tensor) -> Tensor:
+    def draws(self, rows: IntArray, entropy: FloatArray) -> BoolArray:
         """Return ``[B]`` bool: whether each row draws another token; asked if the policy reads entropies.
 
         Args:
             rows: ``[B]`` slots.
             entropy: ``[B]`` in nats, of the law that the token would be drawn from.
         """
-        return torch.ones(len(rows), dtype=torch.bool, device=entropy.device)
+        return np.ones(len(rows), dtype=np.bool_)
 
-    def continues(self, rows: IntArray, confidence: Tensor) -> Tensor:
+    def continues(self, rows: IntArray, confidence: FloatArray) -> BoolArray:
         """Return ``[B]`` bool: whether each row drafts another token after those it has.
 
         Asked once a depth, from depth 1 on, if the policy reads confidences. Rows that ended before are among
@@ -63,7 +60,7 @@ class LengthSession(Protocol):
             rows: ``[B]`` slots.
             confidence: ``[B, D]`` of the tokens drafted so far, all of which are kept.
         """
-        return torch.ones(len(rows), dtype=torch.bool, device=confidence.device)
+        return np.ones(len(rows), dtype=np.bool_)
 
     def note_counts(self, rows: IntArray, counts: IntArray) -> None:
         """Learn that each row drafted ``counts`` ``[B]`` tokens; a call of ``limits`` without it drafted none."""
@@ -138,12 +135,12 @@ def depth_limits(length: LengthSession, rows: IntArray, num_committed: IntArray,
     return limits
 
 
-def cut_limits(limits: IntArray, depth: int, goes_on: Tensor) -> IntArray:
-    """Return ``limits`` ``[B]``, cut to ``depth`` in the rows that do not go on (``[B]`` bool, read by the host)."""
-    return np.where(on_host(goes_on), limits, np.minimum(limits, depth))
+def cut_limits(limits: IntArray, depth: int, goes_on: BoolArray) -> IntArray:
+    """Return ``limits`` ``[B]``, cut to ``depth`` in the rows that do not go on (``[B]`` bool)."""
+    return np.where(goes_on, limits, np.minimum(limits, depth))
 
 
-def kept_counts(length: LengthSession, rows: IntArray, confidence: Tensor, counts: IntArray) -> IntArray:
+def kept_counts(length: LengthSession, rows: IntArray, confidence: FloatArray, counts: IntArray) -> IntArray:
     """Return how many of some deterministic candidates a policy keeps; only such may be dropped once they are made.
 
     (``StepInfo.shortened`` is another thing: there the budget was short.)
@@ -154,7 +151,7 @@ def kept_counts(length: LengthSession, rows: IntArray, confidence: Tensor, count
         confidence: ``[B, N]`` of all candidates.
         counts: ``[B]`` candidates.
 
-    Cost: the policy is asked once for each further candidate; the host waits for each answer.
+    Cost: the policy is asked once for each further candidate.
     """
     for depth in range(1, int(counts.max(initial=0))):
         counts = cut_limits(counts, depth, length.continues(rows, confidence[:, :depth]))
