@@ -10,7 +10,8 @@ import torch
 
 from drafts import Cascade, Merged, NGram, PromptLookup, SmallTransformer, Staged, stateless
 from oracles import TabularLM
-from specdec import SamplingParams, SpeculativeDecoder
+from oracles.native import NativeTransformer
+from specdec import SamplingParams, SpeculativeDecoder, Threshold
 from specdec.contracts import Budget, Draft, Needs, Offers
 from specdec.exactness import check_draft
 from specdec.kernels import REFERENCE
@@ -18,9 +19,10 @@ from specdec.laws import Laws
 from specdec.sampling.randomness import Coupled, Keyed, seed_keys
 from specdec.stats import Stats, pool
 from specdec.verify import RULES, ChainVerifier, verdicts
-from tests.support.backends import judged_by_rules, needed_kernels
+from tests.support.backends import judged_by_rules, needed_kernels, needed_native
 from tests.support.draft_rows import PROMPTS, Rows, StopBelow, chains
-from tests.support.models import tiny_transformer
+from tests.support.models import tiny_transformer, tiny_unpacked
+from tests.support.registry import CALIBRATION, SHORT_CALIBRATION
 
 VOCAB = 6
 MODEL, OTHER = TabularLM.random(VOCAB, 2, 61), TabularLM.random(VOCAB, 2, 62)
@@ -115,16 +117,19 @@ def test_rows_that_are_done_take_no_part():
 
 
 def coupled_draft(source, budgets):
-    """Return drafts whose noise is keyed by position alone."""
+    """Return chains whose noise is keyed by position alone."""
+    return chains(coupled_rows(source, budgets)[0])
+
+
+def coupled_rows(source, budgets):
+    """Return a draft whose noise is keyed by position alone, and that noise."""
     rows = Rows(source, sampling=SAMPLED)
     rows.seat(PROMPTS)
     at = np.arange(4)
     context = rows.context(at)
     depth = np.array(budgets)
-    draft = rows.session.propose(
-        at, context, Budget(depth, depth), Coupled(seed_keys([7, 8, 9, 10]), context.num_committed)
-    )
-    return chains(draft)
+    noise = Coupled(seed_keys([7, 8, 9, 10]), context.num_committed)
+    return rows.session.propose(at, context, Budget(depth, depth), noise), noise
 
 
 def test_coupled_and_greedy_trunks_are_the_unstaged_models_drafts():
@@ -143,12 +148,24 @@ def test_coupled_and_greedy_trunks_are_the_unstaged_models_drafts():
         assert made == unstaged
 
 
-def test_noise_of_a_position_is_shared_with_the_inner_draft_in_coupled_mode():
+@pytest.mark.parametrize("is_native", [False, True], ids=["table", "native"])
+def test_noise_of_a_position_is_shared_with_the_inner_draft_in_coupled_mode(is_native):
     """An inner model with the drafting model's own laws is always right, drawn tokens included, in every inner step."""
+    if is_native:
+        needed_native()
+    laws = NativeTransformer(tiny_unpacked(VOCAB, torch.float32)) if is_native else MODEL
     for depth, steps in ((9, 1), (2, 2), (1, 3)):  # a step gives one token more than it drafts
-        model = Counting(MODEL)
-        coupled_draft(Staged(model, SmallTransformer(MODEL, depth), 5), [5, 5, 5, 5])
+        model = Counting(laws)
+        coupled_draft(Staged(model, SmallTransformer(laws, depth), 5), [5, 5, 5, 5])
         assert [want for _, _, want in model.passes].count("all") == steps
+
+
+def test_siblings_share_the_noise_of_their_position_in_coupled_mode():
+    """Beside a token stands what the noise of its position would have chosen next."""
+    draft, noise = coupled_rows(Staged(MODEL, wrong, 3, width=2), [6, 6, 6, 6])
+    assert draft.parents.tolist() == [[-1, 0, 1, -1, 0, 1]] * 4
+    both = noise.choose(draft.node_laws[:, :3], np.arange(3), np.arange(3), "draft", 2)
+    assert draft.tokens.view(4, 2, 3).mT.tolist() == both.tolist()
 
 
 @dataclass
@@ -319,6 +336,16 @@ def test_the_models_own_context_is_never_overshot():
     wanted = SpeculativeDecoder(oracle, None, "coupled").generate([[1, 2, 3], [4]], 24, SAMPLED).tokens
     decoder = SpeculativeDecoder(oracle, Staged(model, NGram(NGRAMS, 4), 6), "coupled")
     assert decoder.generate([[1, 2, 3], [4]], 24, SAMPLED).tokens == wanted
+
+
+def test_what_the_inner_source_declares_holds_for_the_draft():
+    inner = Listener(
+        offers=Offers(adaptive=True, reproducible=False, calibration=CALIBRATION, max_depth=2, max_nodes=2)
+    )
+    offers = Staged(MODEL, inner, 2).offers
+    assert (offers.adaptive, offers.reproducible, offers.calibration) == (True, False, CALIBRATION)
+    own = Threshold(SHORT_CALIBRATION)
+    assert Staged(MODEL, inner, length=own).offers.calibration == SHORT_CALIBRATION
 
 
 def test_what_cannot_be_staged_is_refused_with_the_reason():

@@ -182,6 +182,13 @@ def test_a_draft_model_reads_of_a_prompt_what_is_new(make, monkeypatch):
     assert evicted.num_draft_prefix_tokens < evicted.num_prefix_tokens + 96
 
 
+@pytest.mark.parametrize("name", ["chains", "trees", "staged"])
+def test_a_draft_model_knows_what_was_written_in_its_rows(name):
+    decoders = pair(NATIVE.layered, lambda: DRAFTS[name](NATIVE))
+    first = TEXT[:41] + decoders[0].generate([TEXT[:41]], 28, WARM).tokens[0]
+    assert run_both(decoders, [first + TEXT[90:95]], 1).num_draft_prefix_tokens == 64
+
+
 def test_models_inside_one_another_share_what_each_has_read():
     inner = drafts.SmallTransformer(NATIVE.other, 2)
     decoders = pair(NATIVE.layered, lambda: drafts.Staged(NATIVE.model, inner, 4))
