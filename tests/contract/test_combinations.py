@@ -59,11 +59,15 @@ def test_a_copy_goes_on_behind_a_drawn_token_and_a_drawn_one_is_never_merged():
     draft, _ = merge([points([4, 8]), drawn([4, 5])], ["lookup", "model"])
     assert tree(draft, 0) == [(4, -1, "lookup"), (8, 0, "lookup"), (4, -1, "model"), (5, 2, "model")]
     assert draft.node_laws.index[0].lt(0).tolist() == [True, True, False, False]
+    draft, _ = merge([drawn([4]), drawn([4]), points([4, 8])], ["first", "second", "lookup"])
+    assert tree(draft, 0) == [(4, -1, "first"), (4, -1, "second"), (8, 0, "lookup")]
 
 
 def test_scouts_and_nodes_that_siblings_were_drawn_without_stay_their_own():
     scout = points([4], is_scout=torch.tensor([[True]]))
     assert len(tree(merge([points([4]), scout], "ab")[0], 0)) == 2
+    assert len(tree(merge([scout, points([4])], "ab")[0], 0)) == 2
+    assert len(tree(merge([points([5]), scout, points([4])], "abc")[0], 0)) == 3
     flagged = points([4, 5], parents=[[-1, -1]], without_replacement=torch.tensor([[False, True]]))
     assert len(tree(merge([points([4]), flagged], "ab")[0], 0)) == 3
 
@@ -147,6 +151,17 @@ def test_a_cascade_asks_nobody_once_all_rows_are_served():
     rows.seat({0: [1], 1: [2]})
     rows.propose({0: 2, 1: 2})
     assert not calls
+
+
+@pytest.mark.parametrize("kind", [Cascade, Merged])
+def test_what_one_member_does_not_promise_a_combination_does_not_and_what_one_has_it_has(kind):
+    by_one_alone = {"trees": True, "laws": True, "adaptive": True}
+    for name, by_one in (by_one_alone | dict.fromkeys(("confidence", "reproducible", "nested"), False)).items():
+        members = [Listener(str(flag), (1, 2), Needs()) for flag in (True, False)]
+        for member in members:
+            member.offers = replace(member.offers, **{name: member.name == "True"})
+        for given in (members, members[::-1]):
+            assert getattr(kind(given).offers, name) == by_one, name
 
 
 def test_members_share_the_nodes_in_their_order():

@@ -275,7 +275,7 @@ def small(counted: Any, **options: Any) -> DraftSource:
 CHAINS: dict[str, Callable[[Any], DraftSource]] = {
     "chain": small,
     "asked": lambda model: small(model, length=Threshold(threshold=0.05, max_draft_tokens=4)),
-    "merged": lambda model: drafts.Merged([small(model), small(model, num_draft_tokens=2)]),
+    "merged": lambda model: drafts.Merged([small(model), small(model)]),
     "cascade": lambda model: drafts.Cascade([drafts.PromptLookup(2), small(model)]),
 }
 INNER: dict[str, Callable[[Any], DraftSource]] = {
