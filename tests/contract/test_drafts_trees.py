@@ -200,9 +200,10 @@ def test_growth_looks_at_laws_before_the_draw():
                 assert counts == {n: chosen.count(n) for n in level}
 
 
-def test_greedy_and_sampled_requests_share_a_batch():
+@pytest.mark.parametrize("least", [0.0, 0.15], ids=["levels as wide", "levels of each row"])
+def test_greedy_and_sampled_requests_share_a_batch(least):
     sampling = [SamplingParams(), PLAIN, SamplingParams(), SAMPLED]
-    source = SmallTransformer(transformer(), tree=Grown(8, 3, width=3))
+    source = SmallTransformer(transformer(), tree=Grown(8, 3, width=3, min_confidence=least))
     alone = []
     for row, params in enumerate(sampling):
         one = Rows(source, sampling=params)
@@ -217,6 +218,13 @@ def test_greedy_and_sampled_requests_share_a_batch():
     draft = rows.session.propose(at, context, Budget(at * 0 + 50, at * 0 + 50), streams)
     assert [paths(draft, row) for row in range(4)] == alone
     assert (draft.laws.index >= 0).any(1).tolist() == [False, True, False, True]
+
+
+def test_noise_of_a_position_is_shared_by_the_nodes_of_its_depth_in_coupled_mode():
+    """A model with the oracle's own laws is always right."""
+    source = SmallTransformer(TabularLM(TABLE), tree=Kary(2, 3))
+    run = SpeculativeDecoder(TabularLM(TABLE), source, "coupled").generate([*PROMPTS.values()], 12, PLAIN)
+    assert (run.stats.target_calls, run.stats.num_accepted) == (3, 4 * 3 * 3)
 
 
 def test_near_the_end_of_its_own_context_the_model_drafts_less_deep():

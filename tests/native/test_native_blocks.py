@@ -190,6 +190,15 @@ def test_a_mask_may_stand_among_the_rows_that_pad_a_table_of_its_own(tmp_path):
         load_head(folder, tied)
 
 
+def test_what_a_block_wrote_does_not_outlive_its_row():
+    head, row = head_of("dflash"), np.array([0])
+    cache = head.new_cache(1, CAPACITY)
+    head.put(Features(row, np.array([0]), np.array([16]), states_of([16])), cache)  # a page; the block has the next
+    head.open_block(cache, row, torch.tensor([1]), head.num_laws)
+    cache.reset(row)
+    assert not any(tensor.any() for tensor in cache.memory.tensors)
+
+
 def test_more_laws_than_a_block_has_are_refused():
     head = head_of("dflash")
     with pytest.raises(ValueError, match="4 laws are asked for, and a block of this head has 3"):
