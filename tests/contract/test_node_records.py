@@ -91,6 +91,8 @@ def assert_tells_the_run(columns, result):
     assert (counted["draft"], counted["scout"]) == (stats.num_drafted, stats.num_scouts)
     assert columns["accepted"].sum() == stats.num_accepted
     assert counted["recovered"] + counted["bonus"] <= stats.num_steps
+    assert ((columns["node"] >= 0) == np.isin(columns["kind"], ("draft", "scout"))).all()
+    assert ((columns["rank"] >= 0) == (columns["kind"] == "draft")).all()
     by_source = {name: int((columns["source"] == name).sum()) for name in stats.drafted_by_source}
     assert sum(by_source.values()) == stats.num_drafted + stats.num_scouts
 

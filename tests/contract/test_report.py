@@ -79,6 +79,13 @@ def test_a_stall_in_one_unit_leaves_bounds_that_are_numbers():
     assert 0 < even.low < even.value < even.high < math.inf
 
 
+def test_resamples_of_units_without_a_sum_are_left_out():
+    busy, idle = [1.0, 2.0, 1.0, 2.0, 1.0], [0.0, 0.0, 0.0, 0.1, 3.0]
+    for pair in ((busy, idle), (idle, busy)):
+        interval: Any = bootstrap_ratio(*pair)
+        assert 0 < interval.low < interval.value < interval.high < math.inf
+
+
 @pytest.mark.parametrize("method", [paired_ratio, bootstrap_ratio])
 @pytest.mark.parametrize(
     ("a", "b", "level", "message"),

@@ -1,9 +1,11 @@
 """Replays against real runs: the same steps for every policy and shape, the same expectations for every rule."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 import drafts
 import oracles
@@ -20,7 +22,7 @@ from specdec import (
     SamplingParams,
     SpeculativeDecoder,
 )
-from specdec.contracts import DraftSource, Reads
+from specdec.contracts import DraftSource, Reads, WatchedSession, WatchedSource
 from specdec.drafting.lengths import LengthPolicy
 from specdec.traces import DenseRecords, record_chains, record_nodes, record_trees, replay
 from tests.support.pairwise import diagonal
@@ -304,9 +306,22 @@ def test_records_that_do_not_suffice_are_refused(tmp_path):
             replay(records, **choice)
 
 
+class Scouting(WatchedSession):
+    """A session that hands its drafts on as scouts."""
+
+    def propose(self, *given):
+        draft = self.inner.propose(*given)
+        return replace(draft, is_scout=torch.ones_like(draft.tokens, dtype=torch.bool))
+
+
+def scouting(length) -> DraftSource:
+    return WatchedSource(CHAINS["lookup"](length), lambda session, *_: Scouting(session))
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
+        (scouting, "drafts scouts"),
         (lambda length: drafts.Cascade([drafts.PromptLookup(4), CHAINS["small"](length)]), "joins the drafts"),
         (lambda length: drafts.SuffixAutomaton(length=length), "drafts otherwise within a smaller limit"),
         (lambda length: drafts.Staged(m.model, drafts.NGram(m.ngrams, 3), length=length), "has stages"),

@@ -44,26 +44,26 @@ def test_equal_runs_are_identical():
 def test_without_noise_every_divergence_is_a_bug():
     run = _runs(TabularLM(TABLE))
     other = [list(ids) for ids in run.tokens]
-    other[1][4] = (other[1][4] + 1) % 4
+    other[1][3] = (other[1][3] + 1) % 4
     comparison = compare_runs(TabularLM(TABLE), PROMPTS, run, other)
     (found,) = comparison.divergences
-    assert (found.request, found.position, found.first, found.second) == (1, 4, run.tokens[1][4], other[1][4])
+    assert (found.request, found.position, found.first, found.second) == (1, 3, run.tokens[1][3], other[1][3])
     assert found.noise == 0.0
     assert found.verdict == "state bug"
-    logits = np.sort(np.log(TABLE[run.tokens[1][3]]))
+    logits = np.sort(np.log(TABLE[run.tokens[1][2]]))
     assert found.margin == pytest.approx(logits[-1] - logits[-2], abs=1e-12)
     assert "state bug" in comparison.table().splitlines()[2]
 
 
-@pytest.mark.parametrize(("size", "verdict"), [(1e-3, "numerical tie"), (1e-6, "state bug")])
+@pytest.mark.parametrize(("size", "verdict"), [(1e-3, "numerical tie"), (-1e-3, "numerical tie"), (1e-6, "state bug")])
 def test_a_divergence_is_a_tie_only_where_the_noise_bridges_the_gap(size, verdict):
     near = np.array([[0.4, 0.4 * np.exp(-5e-4), 0.12, 0.08]] * 4)
     near /= near.sum(-1, keepdims=True)
     oracle = Wobbly(near, size)
     (found,) = compare_runs(oracle, [[2]], [[0, 0]], [[0, 1]]).divergences
     assert found.position == 1
-    assert found.margin == pytest.approx(5e-4 + size, rel=1e-6)
-    assert found.noise == pytest.approx(size, rel=1e-6)
+    assert found.margin == pytest.approx(abs(5e-4 + size), rel=1e-6)
+    assert found.noise == pytest.approx(abs(size), rel=1e-6)
     assert found.verdict == verdict
 
 
