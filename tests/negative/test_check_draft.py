@@ -19,6 +19,7 @@ from specdec import Kary, SamplingParams, Threshold
 from specdec.contracts import Budget, Context, Draft, DraftSource, IntArray, Offers, Oracle, Randomness, Scores
 from specdec.drafting import ChainSampler
 from specdec.exactness import check_draft
+from specdec.exactness.findings import Draw, draft_difference, form_findings, honesty_findings
 from specdec.laws import Laws
 from specdec.sampling.randomness import Keyed
 from tests.reference.tables import random_table, warped_table
@@ -203,6 +204,49 @@ def test_honest_sources_conform(source):
 def test_a_fault_is_named(source, fault):
     with pytest.raises(AssertionError, match=fault):
         check_draft(source, ORACLE, max_new_tokens=12)
+
+
+def test_each_fault_of_form_is_told_and_no_other():
+    one, two = np.array([1]), np.array([2])
+    chain, offers = Draft(torch.tensor([[0, 1]]), torch.tensor([2])), Offers(max_depth=2, max_nodes=2)
+    siblings = replace(chain, parents=torch.tensor([[-1, -1]]))
+
+    def told(draft: Draft, depth: Any = two, nodes: Any = two, **offered: Any) -> list[str]:
+        found = form_findings(draft, Budget(depth, nodes), replace(offers, **offered), 3)
+        return [fault for _, fault in found]
+
+    assert told(replace(chain, confidence=torch.tensor([[0.0, 1.0]]))) == []
+    assert told(siblings, one, trees=True) == []
+    for branching in (siblings, replace(chain, is_scout=torch.tensor([[False, True]]))):
+        assert told(branching) == ["the draft branches or has scouts, and offers.trees is False"]
+    assert told(replace(chain, num_nodes=torch.tensor([3]))) == ["num_nodes 3 does not lie in 0..2"]
+    for outside in (-1, 3):
+        padded = replace(chain, tokens=torch.tensor([[0, outside]]), num_nodes=torch.tensor([1]))
+        assert told(padded) == ["an id (padding included) lies outside 0..2"]
+    assert told(chain, one) == ["depth 2 where 1 is the limit"]
+    assert told(chain, two, one) == ["nodes 2 where 1 is the limit"]
+    assert told(chain, max_depth=1) == ["depth offered 2 where 1 is the limit"]
+    assert told(chain, max_nodes=1) == ["nodes offered 2 where 1 is the limit"]
+    assert draft_difference(chain, 0, chain, 0, 3) is None
+    assert draft_difference(chain, 0, siblings, 0, 3) == "its ids stand in another tree"
+
+
+def test_each_fault_of_laws_is_told_and_no_other():
+    law, point = torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64), Laws.points(torch.tensor([[1]]))
+
+    def told(token: int, laws: Laws, drawn: list[int], offers: Offers) -> list[str]:
+        draft = Draft(torch.tensor([[token]]), torch.tensor([1]), laws=laws)
+        return [fault for _, fault in honesty_findings(draft, [[Draw(law, drawn, "draft", ("draft", 0))]], offers)]
+
+    own, offers = Laws.from_probs(law[None, None]), Offers(laws=True)
+    assert told(1, own, [1], offers) == told(1, point, [], offers) == []
+    assert told(1, own, [1], Offers()) == ["a node declares a real law, and offers.laws is False"]
+    assert told(0, point, [], offers) == ["node 0 holds id 0, its law is a point mass on 1"]
+    for token, laws, said in (
+        (2, own, "1 and gives its own id 2 the probability 0"),
+        (1, Laws.from_probs(law[None, None] / 2), "0.5 and gives its own id 1 the probability 0.25"),
+    ):
+        assert told(token, laws, [], offers) == [f"node 0: its law sums to {said}"]
 
 
 def test_what_is_no_source_is_refused():
