@@ -123,6 +123,14 @@ def test_rows_are_the_nodes_of_the_run(name, way, tmp_path):
         np.testing.assert_allclose(np.exp(columns["logprob"]), columns["p"], rtol=1e-9)
 
 
+def test_accepted_tokens_behind_a_stop_are_not_emitted(tmp_path):
+    decoder = decoder_of(drafts.SmallTransformer(SIX_IDS.layered, 4))
+    stop = [decoder.generate(PROMPTS[:1], 2).tokens[0][-1:]]
+    result = decoder.generate(PROMPTS[:1], 8, stop=stop)
+    assert result.stats.truncated["stop"] > 1
+    assert_tells_the_run(record_nodes(decoder, tmp_path, PROMPTS[:1], 8, stop=stop).columns(), result)
+
+
 def test_nodes_hang_on_their_parents(tmp_path):
     decoder = decoder_of(ALL["Merged, nested"], "sample_and_match")
     columns = record_nodes(decoder, tmp_path, PROMPTS, NEW, SAMPLED).columns()
