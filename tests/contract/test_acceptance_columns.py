@@ -35,6 +35,7 @@ def test_prefixes_of_a_tree_are_those_of_its_longest_path() -> None:
     assert stats.steps_by_depth == (0, 0, 0, 1)
     assert stats.survival_by_position == {1: 1.0, 2: 1.0, 3: 0.0}
     assert stats.verify_rate == (2 + 1) / (7 + 1)
+    assert stats.num_draft_passes == stats.requests[0].num_draft_passes == 3
 
 
 def test_plain_decoding_proposes_nothing() -> None:

@@ -125,10 +125,12 @@ def test_rows_are_the_nodes_of_the_run(name, way, tmp_path):
 
 def test_accepted_tokens_behind_a_stop_are_not_emitted(tmp_path):
     decoder = decoder_of(drafts.SmallTransformer(SIX_IDS.layered, 4))
-    stop = [decoder.generate(PROMPTS[:1], 2).tokens[0][-1:]]
-    result = decoder.generate(PROMPTS[:1], 8, stop=stop)
-    assert result.stats.truncated["stop"] > 1
-    assert_tells_the_run(record_nodes(decoder, tmp_path, PROMPTS[:1], 8, stop=stop).columns(), result)
+    for number, (stop, cut) in enumerate({(4,): 3, (5, 4): 1}.items()):
+        options = {"max_new_tokens": 8, "stop": [list(stop)]}
+        result = decoder.generate(PROMPTS[:1], **options)
+        assert result.stats.truncated["stop"] == cut
+        records = record_nodes(decoder, tmp_path / str(number), PROMPTS[:1], **options)
+        assert_tells_the_run(records.columns(), result)
 
 
 def test_nodes_hang_on_their_parents(tmp_path):
