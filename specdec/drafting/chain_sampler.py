@@ -246,7 +246,7 @@ class ChainSampler:
         # On another device the host does not wait to know whether they are finite.
         is_fine = not high.shape[1] or (high.is_cpu and bool(np.isfinite(on_host(high)).all()))
         self.length.note_counts(rows, asked.limits)
-        beliefs = None if asked.confidence is None else on_device(asked.confidence, self.device)
+        beliefs = None if asked.confidence is None else confidence[:, : asked.confidence.shape[1]]
         undefined = None if is_fine else on_device(first_undefined([high]), self.device)
         return Draft(tokens[:, : len(laws)], num_nodes, laws=made, confidence=beliefs, undefined=undefined)
 

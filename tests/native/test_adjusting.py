@@ -257,8 +257,8 @@ def test_chains_in_one_call_are_those_of_single_passes(streams, is_adjusted):
     native, cache, tokens, counts, warping = prepared(SAMPLINGS if is_adjusted else PLAIN)
     limits, entropies = LIMITS * [1, 1, is_adjusted], []
     watch = SimpleNamespace(limits=limits, reads_entropy=True, reads_confidence=True)
-    watch.before = lambda depth, entropy: entropies.append(entropy.clone())
-    watch.after = lambda depth, confidence: setattr(watch, "confidence", confidence)
+    watch.before = lambda depth, entropy: entropies.append(torch.tensor(entropy))
+    watch.after = lambda depth, confidence: setattr(watch, "confidence", torch.tensor(confidence))
     draws = None if streams is None else Draws(warping.filters(), streams.chain_keys("draft"))
     found, kernels = [], best_kernels()
     for one in (watch, None):
