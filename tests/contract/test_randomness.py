@@ -200,6 +200,13 @@ def test_a_choose_of_its_own_loses_the_keys_unless_they_are_declared_anew(kind, 
     assert wanted.verdict_numbers(3, None) is None
 
 
+def test_streams_with_keys_or_a_path_of_their_own_are_not_drawn_by_keys():
+    for name in ("keys", "path"):
+        other = property(lambda self, name=name: getattr(Keyed(self.seeds), name))
+        streams = type("Own", (Keyed,), {name: other})(np.array([3, 4]), (np.array([7, 8]),))
+        assert streams.verdict_numbers(2, None) is streams.chain_keys("draft") is None
+
+
 def test_the_numbers_of_a_verdict_are_those_of_choose():
     streams = Keyed.at(seed_keys([1, (2, 3), 9]), np.array([4, 5, 6]))
     numbers = streams.uniforms("stop")

@@ -90,6 +90,7 @@ def test_a_tree_near_the_end_of_the_capacity_commits(id_cache):
     ("act", "message"),
     [
         (lambda cache: cache.reserve(np.array([1]), 33), "row 1 .* capacity is 32"),
+        (lambda cache: cache.reserve(np.array([1]), 3, first=2), "first=2 .* score them before the others"),
         (lambda cache: cache.truncate(np.array([0]), np.array([1])), "cannot cut"),
         (lambda cache: cache.truncate(np.array([0]), np.array([-1])), "cannot cut"),
         (lambda cache: cache.commit(np.array([0]), None, np.array([1])), "never scored"),
@@ -200,3 +201,11 @@ def test_a_row_that_was_reset_knows_no_features() -> None:
     at, first = torch.tensor([0]), torch.tensor([[0]])
     cache.guess(row, at, first, torch.full((1, 1, 1), 3.0))
     assert cache.read(at, first).item() == 3.0
+
+
+def test_a_row_takes_a_feature_for_each_slot_and_one_more():
+    cache, row = FeatureCache((1,), (1,), 2, 4, torch.float32, torch.device("cpu"), 1), np.array([1])
+    cache.put(row, np.array([0]), np.array([5]), torch.arange(5.0).view(1, 5, 1))
+    assert cache.last(row).item() == 4.0
+    with pytest.raises(ValueError, match=r"are more than the 5 of a row"):
+        cache.put(row, np.array([5]), np.array([1]), torch.ones(1, 1, 1))

@@ -12,7 +12,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from oracles import HuggingFaceLM
 from oracles.huggingface import masks
-from oracles.huggingface.support import longest_context
+from oracles.huggingface.support import longest_context, plain_tokenizer
 from specdec.cache import KVCache
 from tests.support.hf_models import random_model
 
@@ -146,6 +146,10 @@ def test_what_a_kind_of_model_lacks_is_named(kind):
 def test_what_an_object_lacks_is_named():
     with pytest.raises(ValueError, match=r"training mode.*model.eval"):
         HuggingFaceLM(random_model("llama").train())
+    model = random_model("llama")
+    next(model.eval().children()).train()
+    with pytest.raises(ValueError, match="training mode"):
+        HuggingFaceLM(model)
     with pytest.raises(ValueError, match="meta device"):
         HuggingFaceLM(random_model("llama").to("meta"))
     with pytest.raises(ValueError, match="'flex_attention'"):
@@ -179,6 +183,11 @@ def test_vocabulary_and_ends():
     oracle = HuggingFaceLM(random_model("llama"), cutting)
     assert oracle.tokenizer.encode("w1 w2 w3").ids == [1, 2, 3]
     assert len(cutting.encode("w1 w2 w3").ids) == 5, "the caller's own stays as it is"
+    cutting.no_padding()
+    assert plain_tokenizer(cutting).encode("w1 w2 w3").ids == [1, 2, 3]
+    cutting.no_truncation()
+    cutting.enable_padding(length=5)
+    assert plain_tokenizer(cutting).encode("w1 w2 w3").ids == [1, 2, 3]
 
 
 def test_rotary_embeddings_that_grow_end_the_context():
