@@ -211,13 +211,13 @@ def test_a_template_without_an_end_of_turn_has_none() -> None:
     assert ChatTemplate("{{ raise_exception('never') }}", small_tokenizer()).end_ids == ()
 
 
-@pytest.mark.parametrize("ends", [True, False])
-def test_an_answer_given_as_ids_stays_as_it_is(ends: bool) -> None:
+@pytest.mark.parametrize("ends", [[], ["<|im_end|>"], ["</s>"]])
+def test_an_answer_given_as_ids_stays_as_it_is(ends: list[str]) -> None:
     template, tokenizer = template_named("chatml"), small_tokenizer()
     answer = [*tokenizer.encode("ass").ids, *tokenizer.encode("istant").ids]  # which text would not be cut into
     end = tokenizer.token_to_id("<|im_end|>")
     first, again = conversation("hello"), {"role": "user", "content": "and <|im_end|>?"}
-    told = [*first, {"role": "assistant", "content": [*answer, *([end] if ends else [])]}, again]
+    told = [*first, {"role": "assistant", "content": [*answer, *map(tokenizer.token_to_id, ends)]}, again]
     ids, before = template.encode(told), template.encode(first)
     assert ids[: len(before) + len(answer) + 1] == [*before, *answer, end]
     as_text = template.encode([*first, {"role": "assistant", "content": "x"}, again])

@@ -133,6 +133,14 @@ def test_versions_2_and_3_are_read_with_any_alignment(tmp_path):
             assert found.reshape(-1).view("<f4").tolist() == list(range(8))
 
 
+def test_numbers_of_every_type_are_read(tmp_path):
+    kinds = zip((*range(7), 10, 11, 12), "BbHhIifQqd", strict=True)
+    numbers = [(kind, form, 5 if form.isupper() else -5) for kind, form in kinds]
+    keys = [key(form, kind, struct.pack(f"<{form}", number)) for kind, form, number in numbers]
+    (tmp_path / "model.gguf").write_bytes(header(*keys, keys=len(keys)))
+    assert GGUFFile(tmp_path / "model.gguf").keys == {form: number for _, form, number in numbers}
+
+
 def test_no_file_and_a_folder_are_refused(tmp_path):
     with pytest.raises(ValueError, match="no GGUF file can be read"):
         GGUFFile(tmp_path / "nothing.gguf")
