@@ -130,6 +130,7 @@ def test_the_logits_of_prompts_are_never_asked_for():
     stats = SpeculativeDecoder(oracle, Lookahead(), "multi_draft").generate([PROMPT, [1] * 300], 4).stats
     assert oracle.wants == ("none",) * stats.prefill_calls + ("all",) * stats.target_calls
     assert stats.prefill_calls == 3
+    assert not Lookahead().needs.reads_prompts, "pages of prompts may be shared"
 
 
 @pytest.mark.parametrize("is_wanted", [True, False])

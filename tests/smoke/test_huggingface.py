@@ -89,6 +89,14 @@ def test_bad_folders_and_models_of_ours_are_told_apart(folders, tmp_path):
         load_own(f"hf:{folders / 'target'}", PLAIN)
 
 
+def test_pickled_weights_are_not_opened(tmp_path):
+    model = random_model("llama")
+    model.config.save_pretrained(tmp_path)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="transformers cannot load"):
+        oracles.load_huggingface(tmp_path)
+
+
 def test_a_missing_library_names_the_extra(folders, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ValueError, match=r"hf:.*pip install 'exactspec\[hf\]'"):
