@@ -275,7 +275,8 @@ class SpeculativeDecoder:
         rows, num_committed = seated.rows, slots.num_committed[seated.rows]
         ids, pending = slots.ids[:, : num_committed.max()].take(rows, axis=0), slots.ids[rows, num_committed - 1]
         eos_ids, kernels = self.oracle.eos_ids, self.kernels
-        warping = BatchWarping(seated.params, ids, num_committed, seated.prompt_lengths, eos_ids, kernels)
+        past = ids.copy() if seated.params.is_adjusted else ids  # which a source may write to
+        warping = BatchWarping(seated.params, past, num_committed, seated.prompt_lengths, eos_ids, kernels)
         depth = seated.max_lengths - num_committed - 1
         nodes = constant(len(depth), int(self.offers.max_nodes))
         budget = Budget(depth, nodes.copy() if min(depth.tolist()) > 0 else np.where(depth > 0, nodes, 0))

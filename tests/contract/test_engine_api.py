@@ -456,6 +456,8 @@ def test_a_source_may_write_into_its_tensors_again_and_into_what_it_is_told():
     assert result.tokens == [counts(6, 9)]
     assert result.records.columns()["draft_depth"][:3] == [2, 3, 1]
     assert [token for row in result.records.columns()["tokens"] for token in row] == result.tokens[0]
+    asked = {"sampling": SamplingParams(frequency_penalty=30.0), "oracle": TabularLM(TABLE)}
+    assert run(source, [[1]], 9, **asked).tokens == run(None, [[1]], 9, **asked).tokens
 
 
 def test_a_rule_that_does_not_say_what_judges_it_is_refused():
