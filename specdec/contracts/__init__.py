@@ -75,7 +75,7 @@ from specdec.contracts.source import (
 )
 from specdec.contracts.step import KIND, MEANING, PHASES, Ending, StageInfo, StepInfo, sum_of_stages
 from specdec.contracts.token_tree import Tree, ancestors_of, is_chain, with_root
-from specdec.contracts.vocabulary import FOREIGN, check_vocabulary
+from specdec.contracts.vocabulary import FOREIGN, check_vocabulary, ids_before_text
 from specdec.contracts.watching import WatchedSession, WatchedSource, frozen
 
 __all__ = [
@@ -157,6 +157,7 @@ __all__ = [
     "first_undefined",
     "form_fault",
     "frozen",
+    "ids_before_text",
     "ids_device",
     "is_chain",
     "pad_rows",

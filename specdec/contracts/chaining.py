@@ -49,7 +49,7 @@ class ChainWatch(Protocol):
 
         Args:
             depth: from 0 on, once each.
-            entropy: ``[B]`` in nats, of the model's own law if ids are chosen greedily; 0 in rows that are
+            entropy: ``[B]`` float64 in nats, of the model's own law if ids are chosen greedily; 0 in rows that are
                 at their limit.
         """
 
@@ -58,7 +58,7 @@ class ChainWatch(Protocol):
 
         Args:
             depth: from 0 on, once each.
-            confidence: ``[B, depth + 1]`` the probabilities of all tokens so far, under the model's own law
+            confidence: ``[B, depth + 1]`` float64 the probabilities of all tokens so far, under the model's own law
                 if ids are chosen greedily; 0 beyond a row's limit.
         """
 

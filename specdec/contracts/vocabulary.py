@@ -10,6 +10,17 @@ from specdec.contracts.oracle import Oracle
 FOREIGN = "use a source made for the oracle's tokenizer, or give the model to drafts.OtherVocabulary"
 
 
+def ids_before_text(encoded: Any) -> list[int]:
+    """Return the ids that a tokenizer put before a text by itself, such as its BOS.
+
+    Args:
+        encoded: a ``tokenizers.Encoding`` of a text of one id or more.
+    """
+    own = encoded.special_tokens_mask
+    ids: list[int] = encoded.ids
+    return ids[: own.index(0)] if 0 in own else []
+
+
 def check_vocabulary(name: str, vocab_size: int, tokenizer: object | None, oracle: Oracle) -> None:
     """Refuse a source whose ids do not mean what the oracle's ids mean.
 

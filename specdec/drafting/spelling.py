@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from specdec.contracts import IntArray
+from specdec.contracts import IntArray, ids_before_text
 
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 # Sentencepiece's sign for a space.
@@ -98,7 +98,7 @@ class SharedPieces:
         self.content = [piece or b"" for piece in theirs]
         self._own = [piece or b"" for piece in own]
         self.spell = lru_cache(_MOST_TEXTS)(self._spell)
-        self.beginning = self._find_beginning(b"a")
+        self.beginning = self._find_beginning()
 
     def _spell(self, content: bytes) -> tuple[int, ...] | None:
         """Return the model's ids of a text; None if it is no whole text, or if they do not spell it byte for byte."""
@@ -110,27 +110,31 @@ class SharedPieces:
             return None
         return tuple(ids)
 
-    def _find_beginning(self, content: bytes) -> list[int]:
-        """Return the model's ids before a text; none if it cannot spell this one."""
-        plain = self.spell(content)
-        if plain is None:
+    def _find_beginning(self) -> list[int]:
+        """Return the model's ids that stand before every text; none if its vocabulary lacks one of them."""
+        if (sample := self._sample) is None:
             return []
-        whole: list[int] = self.tokenizer.encode(content.decode()).ids
-        ends = (at for at in range(len(whole)) if whole[at : at + len(plain)] == [*plain])
-        return whole[: next(ends, 0)]
+        encoded = self.tokenizer.encode(sample.decode())
+        beginning = ids_before_text(encoded)
+        return beginning if all(one < len(self._own) for one in beginning) else []
 
     def text_of(self, ids: Iterable[int]) -> bytes:
         """Return what ids of the model spell."""
         return b"".join(self._own[one] for one in ids)
 
     @property
-    def reads_text(self) -> bool:
-        """Whether the model's tokenizer keeps text as it is: one that puts a space before it, say, does not.
+    def _sample(self) -> bytes | None:
+        """A piece of the target that the model can spell by itself; None: its tokenizer keeps none as it is.
 
-        Some put one before text that does not begin with white space: pieces that begin so tell nothing.
+        Some put a space before text that does not begin with white space: pieces that begin so tell nothing.
         """
         plain = (content for one, content in enumerate(self.content) if content and one not in self.control)
-        return any(self.spell(content) is not None for content in plain if not content[:1].isspace())
+        return next((one for one in plain if not one[:1].isspace() and self.spell(one) is not None), None)
+
+    @property
+    def reads_text(self) -> bool:
+        """Whether the model's tokenizer keeps text as it is: one that puts a space before it, say, does not."""
+        return self._sample is not None
 
 
 def control_ids(tokenizer: Any) -> set[int]:
@@ -141,12 +145,12 @@ def control_ids(tokenizer: Any) -> set[int]:
 class Spelling:
     """A row of the target's ids as a model reads them.
 
-    The model's ids begin as its tokenizer begins a text (with its BOS, say), unless the target's do so too. An id whose
-    piece the model has is the model's id of that piece. Any other one is read again as text, together with
-    the ids before it since the last stable boundary: the place where the latest word begins (white space after other
-    text), or a control token, or a character after 64 bytes without one. So what the model reads follows from the ids
-    alone, however they come. Text that the model cannot spell, such as a part of a character whose rest is yet to
-    come, is not read until it can, and left out for good once the next word begins.
+    The model's ids begin as its tokenizer begins a text (with its BOS, say), unless the target's begin with the
+    same piece. An id whose piece the model has is the model's id of that piece. Any other one is read again as
+    text, together with the ids before it since the last stable boundary: the place where the latest word begins
+    (white space after other text), or a control token, or a character after 64 bytes without one. So what the model
+    reads follows from the ids alone, however they come. Text that the model cannot spell, such as a part of a
+    character whose rest is yet to come, is not read until it can, and left out for good once the next word begins.
 
     Args:
         pieces: of the two vocabularies.
@@ -174,8 +178,8 @@ class Spelling:
     def append(self, one: int) -> None:
         """Let an id of the target follow."""
         pieces, is_control = self.pieces, one in self.pieces.control
-        if not self.ids and pieces.to_model[one] in pieces.beginning:
-            self.own.clear()
+        if not self.ids and pieces.to_model[one] in pieces.beginning[:1]:
+            self.own, self.stable, self._boundary = [], 0, 0
         content = pieces.content[one]
         if is_control or self._is_after_control or self._begins_word(content):
             self._boundary, self._open, self.is_whole = len(self.own), b"", True

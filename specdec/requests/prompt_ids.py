@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import torch
 
-from specdec.contracts import ChatEncoder, IntArray, Oracle, capability_of
+from specdec.contracts import ChatEncoder, IntArray, Oracle, capability_of, ids_before_text
 from specdec.system import num_own_calls
 
 Message = Mapping[str, Any]
@@ -84,9 +84,10 @@ def _encode_text(tokenizer: Any, text: str, name: str) -> list[int]:
     Raises:
         ValueError: the text begins with what the tokenizer puts before it too.
     """
-    ids: list[int] = tokenizer.encode(text).ids
-    added: list[int] = tokenizer.encode("").ids
-    if added and ids[: 2 * len(added)] == added * 2:
+    encoded = tokenizer.encode(text)
+    ids: list[int] = encoded.ids
+    added = ids_before_text(encoded)
+    if added and ids[len(added) : 2 * len(added)] == added:
         begins = tokenizer.decode(added, skip_special_tokens=False)
         raise ValueError(
             f"{name} begins with {begins!r}, and the tokenizer puts another one before it: leave it out, or give the "

@@ -105,8 +105,8 @@ def _stop_list(oracle: Oracle, stop: Any, name: str) -> StopLists:
         if held := next((token for token in special if token in text), None):
             ids = tokenizer.encode(text, add_special_tokens=False).ids
             raise ValueError(
-                f"{name} has {text!r}, which no text can end in, for the special token {held!r} is never in it: give "
-                f"its ids, {ids}, or the token alone"
+                f"{name} has {text!r}: texts leave out the special token {held!r}, so that the stop would be missed "
+                f"there; give ids, such as {ids}, or the token alone"
             )
     for sequence in sequences:
         check_ids(oracle, sequence, name)

@@ -77,6 +77,12 @@ def test_text_that_begins_with_what_the_tokenizer_puts_before_it_is_refused(chat
     tokenizer.post_processor = TemplateProcessing(f"{begin} $A", None, [(begin, TOKENIZER.token_to_id(begin))])
     chatml.tokenizer, chatml.chat_template = tokenizer, None
     assert prompts_of(chatml, ["help"]) == [tokenizer.encode(f"{begin}help", add_special_tokens=False).ids]
+    tokenizer.post_processor = TemplateProcessing(f"$A {begin}", None, [(begin, TOKENIZER.token_to_id(begin))])
+    assert prompts_of(chatml, [begin, f"{begin}help"])[0] == [TOKENIZER.token_to_id(begin)] * 2, (
+        "an end is no beginning"
+    )
+    both = f"{begin} $A {begin}"
+    tokenizer.post_processor = TemplateProcessing(both, None, [(begin, TOKENIZER.token_to_id(begin))])
     with pytest.raises(ValueError, match=r"prompts\[0\] begins with '<\|im_start\|>', and the tokenizer puts another"):
         prompts_of(chatml, [f"{begin}help"])
 

@@ -115,6 +115,11 @@ def test_the_model_reads_what_its_tokenizer_puts_before_a_text_once():
     known.cut(1)
     assert known.own == [begin, *read(ids[:1]).own]
     assert read([COARSE.token_to_id("<|end|>"), *ids], shared).own == [begin, *plain.own]
+    beginning.add_special_tokens(["<s>"])
+    size = FINE.get_vocab_size()
+    beginning.post_processor = processors.TemplateProcessing("<s> $A", None, [("<s>", size)])
+    found = [SharedPieces(beginning, n, COARSE, COARSE.get_vocab_size()).beginning for n in (size, size + 1)]
+    assert found == [[], [size]], "a model that lacks the id begins without it"
 
 
 def test_text_is_read_again_from_the_last_stable_boundary():

@@ -128,7 +128,7 @@ def test_a_special_token_as_a_stop_string_ends_a_request_though_text_never_holds
     result = run(source, [[0]], 12, oracle, stop=["d"])
     assert (result.tokens, result.finish_reasons, result.texts) == ([[1, 2, 3]], ["stop"], ["bc"])
     ids = oracle.tokenizer.encode("cd").ids
-    with pytest.raises(ValueError, match=rf"stop has 'cd'.*special token 'd'.*its ids, {re.escape(str(ids))}"):
+    with pytest.raises(ValueError, match=rf"stop has 'cd'.*special token 'd'.*give ids, such as {re.escape(str(ids))}"):
         run(source, [[0]], 12, oracle, stop=["b", "cd"])
     assert run(source, [[0]], 12, oracle, stop=[ids]).tokens == [[1, 2, 3]]
 

@@ -41,6 +41,11 @@ PAIRS = [
 every_policy = pytest.mark.parametrize("length", LONG.values(), ids=LONG)
 
 
+def test_an_answer_for_another_number_of_rows_is_refused():
+    with pytest.raises(ValueError, match=r"length: a policy answered \(\) where 3 rows were asked"):
+        cut_limits(np.array([2, 3, 4]), 1, np.array([[0.9], [0.1], [0.2]]).min(1)[0] > 0.5)
+
+
 def lengths_of(policy: LengthPolicy, confidences: list[float], accepted: list[int], cap: int = 99) -> list[int]:
     """Lead a session of one row through steps with given confidences; return the length of every draft."""
     session, row, committed, lengths = policy.open(3), np.array([1]), 5, []

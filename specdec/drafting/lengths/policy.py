@@ -46,7 +46,7 @@ class LengthSession(Protocol):
 
         Args:
             rows: ``[B]`` slots.
-            entropy: ``[B]`` in nats, of the law that the token would be drawn from.
+            entropy: ``[B]`` in nats, of the law that the token would be drawn from; copy what you keep.
         """
         return np.ones(len(rows), dtype=np.bool_)
 
@@ -58,7 +58,7 @@ class LengthSession(Protocol):
 
         Args:
             rows: ``[B]`` slots.
-            confidence: ``[B, D]`` of the tokens drafted so far, all of which are kept.
+            confidence: ``[B, D]`` of the tokens drafted so far, all of which are kept; copy what you keep or change.
         """
         return np.ones(len(rows), dtype=np.bool_)
 
@@ -136,7 +136,16 @@ def depth_limits(length: LengthSession, rows: IntArray, num_committed: IntArray,
 
 
 def cut_limits(limits: IntArray, depth: int, goes_on: BoolArray) -> IntArray:
-    """Return ``limits`` ``[B]``, cut to ``depth`` in the rows that do not go on (``[B]`` bool)."""
+    """Return ``limits`` ``[B]``, cut to ``depth`` in the rows that do not go on (``[B]`` bool).
+
+    Raises:
+        ValueError: a policy answered for another number of rows.
+    """
+    if goes_on.shape != limits.shape:
+        raise ValueError(
+            f"length: a policy answered {tuple(goes_on.shape)} where {len(limits)} rows were asked; draws and "
+            "continues get arrays of numpy and return [B] bool"
+        )
     return np.where(goes_on, limits, np.minimum(limits, depth))
 
 
