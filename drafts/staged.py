@@ -36,7 +36,7 @@ from specdec.contracts import (
     sum_of_stages,
 )
 from specdec.drafting import JudgingModel, SampledSource, Trunk, check_servable, drawable_laws, proposal
-from specdec.drafting.lengths import LengthPolicy, LengthSession, depth_limits
+from specdec.drafting.lengths import LengthPolicy, LengthSession, cut_limits, depth_limits
 from specdec.laws import Laws
 from specdec.theory import check_count
 from specdec.transfers import on_device, stage
@@ -271,9 +271,8 @@ class _Session(DraftSession):
         for depth in range(int(before.min()) + 1, int(counts.max()) + 1):
             some = np.flatnonzero((asked < depth) & (depth <= counts))
             if some.size:
-                goes_on = self.length.continues(rows[some], confidence[some, :depth])
-                limits = limits.copy()
-                limits[some] = np.where(goes_on, limits[some], np.minimum(limits[some], counts[some]))
+                goes_on, limits = self.length.continues(rows[some], confidence[some, :depth]), limits.copy()
+                limits[some] = cut_limits(limits[some], counts[some], goes_on)
         return limits
 
     def _step(

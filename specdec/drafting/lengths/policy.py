@@ -135,8 +135,8 @@ def depth_limits(length: LengthSession, rows: IntArray, num_committed: IntArray,
     return limits
 
 
-def cut_limits(limits: IntArray, depth: int, goes_on: BoolArray) -> IntArray:
-    """Return ``limits`` ``[B]``, cut to ``depth`` in the rows that do not go on (``[B]`` bool).
+def cut_limits(limits: IntArray, depth: int | IntArray, goes_on: BoolArray) -> IntArray:
+    """Return ``limits`` ``[B]``, cut to ``depth`` (or ``[B]`` depths) in the rows that do not go on (``[B]`` bool).
 
     Raises:
         ValueError: a policy answered for another number of rows.
