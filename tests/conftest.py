@@ -74,7 +74,7 @@ def set_threads() -> Callable[[int], None]:
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder that no test writes to, with tiny random checkpoints, a text and prompts."""
-    from tests.support.experiments import write_checkpoints  # for few tests, and much to import
+    from tests.support.runs.experiments import write_checkpoints  # for few tests, and much to import
 
     return write_checkpoints(tmp_path_factory.mktemp("checkpoints"))
 

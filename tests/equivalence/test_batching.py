@@ -7,8 +7,8 @@ from drafts.stateless import stateless
 from oracles.tabular import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from tests.reference.tables import random_table
+from tests.support.drafting.sources import Chains, RandomTrees
 from tests.support.pairwise import diagonal, first_of
-from tests.support.sources import Chains, RandomTrees
 
 SIZE = 5
 TARGET, DRAFT = random_table(SIZE, 2, 41), random_table(SIZE, 2, 42)

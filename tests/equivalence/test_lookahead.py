@@ -7,7 +7,7 @@ from oracles.tabular import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from tests.reference.lookahead import LookaheadRow
 from tests.reference.tables import law_after, random_table
-from tests.support.lookahead_spy import SpiedLookahead
+from tests.support.drafting.lookahead_spy import SpiedLookahead
 
 TABLE = random_table(5, 2, 41)
 PROMPTS = [[1], [2, 3, 2, 3], [0, 4, 0, 4, 0, 1, 0], [4, 4], [1, 2, 3, 4, 0, 1, 2, 3], [3, 0, 2], [2, 2, 2], [1, 0]]

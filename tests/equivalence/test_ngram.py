@@ -6,7 +6,7 @@ import pytest
 from drafts import NGram
 from drafts.ngram import NGramModel
 from tests.reference.ngrams import ScalarNGram
-from tests.support.draft_rows import draft_of
+from tests.support.drafting.draft_rows import draft_of
 
 generator = np.random.default_rng(11)
 SKEWED = [np.minimum(generator.geometric(0.4, n) - 1, 5).tolist() for n in (40, 1, 25, 2, 60, 3)]

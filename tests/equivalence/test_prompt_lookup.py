@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from drafts import PromptLookup
 from tests.reference.lookup import lookup, notebook_lookup
-from tests.support.draft_rows import draft_of
+from tests.support.drafting.draft_rows import draft_of
 
 QUICK = {"max_examples": 60, "deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
 ROWS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=24), min_size=1, max_size=5)

@@ -13,9 +13,9 @@ from specdec.contracts import Needs
 from specdec.stats import Stats
 from tests.reference.lookup import lookup
 from tests.reference.tables import law_after, random_table
+from tests.support.drafting.sources import Chains
 from tests.support.pairwise import chosen
 from tests.support.registry import OTHERS, SHAPES, SIX_IDS, SOURCES
-from tests.support.sources import Chains
 
 
 def reads_ids_alone(needs: Needs) -> bool:

@@ -10,7 +10,7 @@ from specdec.contracts import Draft
 from specdec.drafting import Automaton
 from specdec.drafting import automaton as automata
 from tests.reference.suffixes import children_of, ends_of, suffix_draft
-from tests.support.draft_rows import Rows
+from tests.support.drafting.draft_rows import Rows
 
 QUICK = {"max_examples": 60, "deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
 TEXT = st.lists(st.integers(0, 2), max_size=16)

@@ -25,9 +25,9 @@ from oracles.factory.evaluation import commands, loops, ngrams
 from oracles.factory.evaluation.agreement import Agreement
 from oracles.factory.training import held_out
 from specdec import SamplingParams
-from tests.support.counting import letters
-from tests.support.hand_clock import HandClock, clock_of
 from tests.support.line_mutants import Differences, differences, line_mutants, together
+from tests.support.models.counting import letters
+from tests.support.runs.hand_clock import HandClock, clock_of
 
 
 class _Engine:

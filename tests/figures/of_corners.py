@@ -14,8 +14,8 @@ from experiments.harness.findings.causes import Widening
 from experiments.harness.recorded_runs import AssumedCosts
 from experiments.harness.run_outcome import Outcome
 from specdec.stats.report.intervals import Interval, bootstrap_ratio, paired_ratio
-from tests.support.hand_run import DRAFTED, Hand, HandRun, hand
 from tests.support.line_mutants import Differences, differences, line_mutants
+from tests.support.runs.hand_run import DRAFTED, Hand, HandRun, hand
 
 
 def _as_draws(made: Hand, answers: Sequence[int]) -> list[list[HandRun]]:

@@ -13,8 +13,8 @@ from experiments.load.serving import Load, LoadRun, ServedRequest, ServedStep, W
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder, State, StepInfo
 from specdec.theory import WidthCurve
-from tests.support.hand_clock import HandClock, clock_of
 from tests.support.line_mutants import Differences, differences, line_mutants, together
+from tests.support.runs.hand_clock import HandClock, clock_of
 
 PROPOSE, VERIFY, COMMIT, PROMPT = 0.25, 0.125, 0.375, 4.0
 

@@ -31,8 +31,8 @@ from specdec.prompts import NamedPrompt
 from specdec.stats import Stats
 from specdec.stats.report.intervals import Interval, paired_ratio, ratio_change
 from specdec.theory import WidthCurve
-from tests.support.hand_run import DRAFTED, Hand, HandArm, HandRun, hand, texts
 from tests.support.line_mutants import Differences, differences, line_mutants, together
+from tests.support.runs.hand_run import DRAFTED, Hand, HandArm, HandRun, hand, texts
 
 
 class _Asked(HandArm):

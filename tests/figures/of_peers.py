@@ -22,8 +22,8 @@ from experiments.peers.with_llama_cpp import LlamaCppArm
 from experiments.peers.with_transformers import TransformersArm
 from oracles.tabular import TabularLM
 from specdec.prompts import NamedPrompt
-from tests.support.hand_clock import HandClock, clock_of
 from tests.support.line_mutants import Differences, differences, line_mutants
+from tests.support.runs.hand_clock import HandClock, clock_of
 
 ARGUMENTS = {
     "oracle": "code",

@@ -14,8 +14,8 @@ from specdec.drafting.lengths.feedback import Fate, Feedback
 from specdec.drafting.lengths.schedules import MarginalValue, Tracked, _TrackedSession
 from specdec.theory import WidthCurve
 from specdec.theory.calibration import Calibration, Monotone, _best_rate
-from tests.support.hand_clock import clock_of
 from tests.support.line_mutants import Differences, differences, line_mutants
+from tests.support.runs.hand_clock import clock_of
 
 # Seconds of drafting, scoring, verdict and commit; drafted depth of each row; nodes of a row.
 TimedStep = tuple[tuple[float, float, float, float], Sequence[int], int]

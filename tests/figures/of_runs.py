@@ -18,8 +18,8 @@ from experiments.studies import lengths
 from specdec.stats import Stats, Table
 from specdec.stats.report.intervals import paired_ratio
 from specdec.theory import WidthCurve
-from tests.support.hand_run import DRAFTED, LONGEST, NEW, PEER, PHASES, Hand, HandRun, hand, run_of
 from tests.support.line_mutants import Differences, differences, line_mutants, together
+from tests.support.runs.hand_run import DRAFTED, LONGEST, NEW, PEER, PHASES, Hand, HandRun, hand, run_of
 
 ARMS = (PLAIN, DRAFTED)
 

@@ -23,11 +23,11 @@ from specdec.prompts import NamedPrompt
 from specdec.stats import Stats
 from specdec.stats.report.intervals import Interval, paired_ratio
 from specdec.traces import Replay
-from tests.support.counting import letters
-from tests.support.hand_clock import clock_of
-from tests.support.hand_run import DRAFTED, HandRun, hand
 from tests.support.line_mutants import Differences, LineMutant, differences
-from tests.support.units import arm_of
+from tests.support.models.counting import letters
+from tests.support.runs.hand_clock import clock_of
+from tests.support.runs.hand_run import DRAFTED, HandRun, hand
+from tests.support.runs.units import arm_of
 
 
 def _decoding(runs: Sequence[HandRun]) -> float:

@@ -17,9 +17,9 @@ from experiments.harness.arms import PLAIN
 from experiments.harness.findings import summary
 from specdec.stats import Stats, StatsRecorder, pool
 from specdec.stats.reduction import Reduction
-from tests.support.hand_run import DRAFTED, PHASES, hand, run_of, stats_of, texts
-from tests.support.hand_steps import chain_step
 from tests.support.line_mutants import Differences, differences, line_mutants, together
+from tests.support.runs.hand_run import DRAFTED, PHASES, hand, run_of, stats_of, texts
+from tests.support.runs.hand_steps import chain_step
 
 
 def requests() -> Differences:

@@ -44,8 +44,8 @@ from specdec.theory.limits import (
     prefill_costs,
     visible_positions,
 )
-from tests.support.hand_run import DRAFTED, hand
 from tests.support.line_mutants import Differences, differences, line_mutants
+from tests.support.runs.hand_run import DRAFTED, hand
 
 # Two layers of width 4 with 2 heads of 3, one of keys and values; an MLP of 5, 7 ids; two bytes a weight.
 SHAPE = ModelShape(2, 4, 2, 1, 3, 5, 7, bytes_per_weight=2, bytes_per_cached=4)

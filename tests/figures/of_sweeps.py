@@ -9,8 +9,8 @@ from experiments.harness.arms import PLAIN
 from experiments.report import across
 from experiments.sweep import sweep_results
 from experiments.sweep.grid import GridPoint
-from tests.support.hand_run import DRAFTED, PEER, hand
 from tests.support.line_mutants import Differences, LineMutant, differences
+from tests.support.runs.hand_run import DRAFTED, PEER, hand
 
 
 def _arm(speed: float, tau: float, **passed: int) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from specdec.requests import Request, TextHolder, first_stop, stopping
 from specdec.sampling import SamplingParams
 from specdec.sampling.randomness import part_number
 from specdec.verify import MultiDraft, multi_draft
-from tests.support.counting import Counting, guessing, letters
 from tests.support.line_mutants import Differences, differences, line_mutants
+from tests.support.models.counting import Counting, guessing, letters
 
 
 def full_steps() -> Differences:

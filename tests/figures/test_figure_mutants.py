@@ -1,7 +1,7 @@
 """Figures that papers quote, worked out by hand; and mutants of the lines that make them, each told by one figure.
 
-They stand beside the mutants of tokens (tests/exact/test_mutants.py). A row names a line and what takes its place in
-the running program; the statistic returns the figures that are wrong then, and none for the right program.
+They stand beside the mutants of tokens (tests/exact/engine/test_mutants.py). A row names a line and what takes its
+place in the running program; the statistic returns the figures that are wrong then, and none for the right program.
 """
 
 import importlib

@@ -12,9 +12,9 @@ from specdec.contracts import DraftSource
 from specdec.engine.decoder import NoDraft
 from specdec.verify import RULES
 from tests.golden.worlds import world
+from tests.support.drafting.sources import RandomTrees, SiblingTrees
 from tests.support.pairwise import cover
 from tests.support.registry import OTHERS, SOURCES, WAYS, Models
-from tests.support.sources import RandomTrees, SiblingTrees
 
 Make = Callable[[Models], DraftSource]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from oracles.graphed import GraphedTransformer
 from specdec.contracts import NEVER, IntArray
 from tests.graphed.histories import VOCAB, Recorded
-from tests.support.models import small_model
+from tests.support.models.tiny_models import small_model
 
 WRONG = 5  # after this id and those below it some models give NaN
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from oracles import Transformer
 from oracles.graphed import Graph, GraphedTransformer
-from tests.support.models import small_model
-from tests.support.scoring import path_to, random_tree
+from tests.support.models.scoring import path_to, random_tree
+from tests.support.models.tiny_models import small_model
 
 VOCAB = 23
 PROMPTS = [[1, 2, 3, 1, 2, 3, 1, 2], [5], [4, 4, 5, 4, 4, 5, 4], [7, 8, 9]]

@@ -9,7 +9,7 @@ import torch
 from oracles import Transformer
 from oracles.graphed import GraphedTransformer
 from tests.graphed.emulated import CUDA
-from tests.support.models import small_model
+from tests.support.models.tiny_models import small_model
 
 PROMPTS = [[1, 2, 3, 1, 2, 3, 1, 2], [4, 5, 6, 4, 5, 6, 4], [7, 8, 9], [5, 5, 5, 5, 5]]
 TOKENS = 12

@@ -24,9 +24,9 @@ from specdec.transfers import crossings, on_device
 from tests.graphed.emulated import CUDA, Emulated, emulated_device
 from tests.graphed.heads import block_beside, head_beside
 from tests.graphed.pairs import PROMPTS, TOKENS, Pair, moved, pair
-from tests.support.grammars import pieces_of
 from tests.support.pairwise import diagonal, first_of
 from tests.support.registry import rotation
+from tests.support.texts.grammars import pieces_of
 
 SAMPLED = SamplingParams(temperature=0.8, top_k=12, top_p=0.9, min_p=0.01)
 ASKED = {

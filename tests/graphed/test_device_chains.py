@@ -12,7 +12,7 @@ from specdec import SamplingParams, SpeculativeDecoder
 from specdec.stats import Stats
 from tests.graphed.chain_histories import compare, models
 from tests.graphed.histories import PROMPTS, Recorded, pair
-from tests.support.models import FAMILIES, small_model
+from tests.support.models.tiny_models import FAMILIES, small_model
 
 
 def test_chains_are_those_of_single_passes():

@@ -24,9 +24,9 @@ from oracles.graphed.upload import Call, PassIntegers
 from specdec import Kary, SamplingParams, SpeculativeDecoder
 from specdec.cache import prefill
 from tests.graphed.histories import PROMPTS, VOCAB, Recorded, asked, close, fill, history
-from tests.support.models import FAMILIES, small_model
+from tests.support.models.scoring import append, path_to, random_tree
+from tests.support.models.tiny_models import FAMILIES, small_model
 from tests.support.pairwise import first_of
-from tests.support.scoring import append, path_to, random_tree
 
 DTYPES = [torch.float32, torch.bfloat16]
 CONTEXT = {"max_context": 2048}

@@ -14,7 +14,7 @@ from specdec.kernels.filters import torch_probs
 from tests.graphed.chain_histories import compare, models
 from tests.graphed.heads import block_beside, head_beside
 from tests.graphed.histories import PROMPTS, asked, close, fill, history
-from tests.support.models import FAMILIES, small_model
+from tests.support.models.tiny_models import FAMILIES, small_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 DEVICE = "cuda"

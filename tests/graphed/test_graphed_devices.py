@@ -16,7 +16,7 @@ from oracles.graphed.upload import PassIntegers
 from specdec.kernels import filters
 from tests.graphed.emulated import CUDA, emulated_device
 from tests.graphed.pairs import moved
-from tests.support.models import FAMILIES, small_model
+from tests.support.models.tiny_models import FAMILIES, small_model
 from tests.support.pairwise import pairwise
 
 

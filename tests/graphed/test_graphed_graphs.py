@@ -14,7 +14,7 @@ from oracles.graphed import Graph, GraphedTransformer
 from oracles.graphed.graphs import Graphs, PassCounts
 from specdec import Kary, SamplingParams, SpeculativeDecoder
 from tests.graphed.histories import PROMPTS, VOCAB, Recorded, asked, close, fill, history, pair
-from tests.support.models import small_model
+from tests.support.models.tiny_models import small_model
 from tests.support.pairwise import diagonal
 
 

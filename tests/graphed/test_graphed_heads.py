@@ -17,11 +17,11 @@ from tests.graphed.emulated import CUDA, emulated_device
 from tests.graphed.heads import block_beside, head_beside
 from tests.graphed.histories import PROMPTS, Recorded, pair
 from tests.graphed.pairs import moved
-from tests.support.eagle3_heads import LAYOUTS
-from tests.support.eagle3_histories import history_of
-from tests.support.head_folders import LAYOUTS as BLOCKS
-from tests.support.head_watch import CLOSE, watched_block
-from tests.support.models import small_model, tiny_unpacked
+from tests.support.drafting.eagle3_histories import history_of
+from tests.support.drafting.head_watch import CLOSE, watched_block
+from tests.support.models.eagle3_heads import LAYOUTS
+from tests.support.models.head_folders import LAYOUTS as BLOCKS
+from tests.support.models.tiny_models import small_model, tiny_unpacked
 from tests.support.pairwise import first_of
 
 # Every kind of a head's own parts; the rest of what is published is long.

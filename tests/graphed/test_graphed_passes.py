@@ -8,7 +8,7 @@ from oracles.graphed import GraphedTransformer
 from oracles.graphed.graphed_memory import round_capacity
 from specdec.cache import prefill
 from tests.graphed.histories import VOCAB, asked, close, fill, history, pair
-from tests.support.models import FAMILIES, small_model
+from tests.support.models.tiny_models import FAMILIES, small_model
 from tests.support.pairwise import diagonal, first_of
 
 WIDTHS = (1, 2, 127, 128, 129)

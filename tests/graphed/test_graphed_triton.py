@@ -20,8 +20,8 @@ from oracles.graphed.upload import Call, Upload
 from oracles.transformer.attention import visible_slots
 from oracles.transformer.config import TransformerConfig
 from tests.graphed.histories import history
-from tests.support.models import FAMILIES, small_model
-from tests.support.scoring import random_tree
+from tests.support.models.scoring import random_tree
+from tests.support.models.tiny_models import FAMILIES, small_model
 
 pytest.importorskip("triton", reason="the package triton is missing")
 

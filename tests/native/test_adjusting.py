@@ -19,8 +19,7 @@ from specdec.laws import Laws
 from specdec.sampling import BatchWarping, ParameterTable
 from specdec.sampling.randomness import Coupled, Keyed, seed_keys
 from tests.support.backends import laws_by, needed_native
-from tests.support.models import small_model
-from tests.support.native_drafts import (
+from tests.support.drafting.native_drafts import (
     ADJUSTED,
     BUSHY,
     DRAFT,
@@ -39,9 +38,10 @@ from tests.support.native_drafts import (
     run_of_trees,
     tree_bits,
 )
+from tests.support.drafting.whole_drafts import as_tensors
+from tests.support.models.scoring import append
+from tests.support.models.tiny_models import small_model
 from tests.support.pairwise import chosen, pairwise
-from tests.support.scoring import append
-from tests.support.whole_drafts import as_tensors
 
 needed_native()
 

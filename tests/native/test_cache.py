@@ -13,7 +13,7 @@ from specdec.kernels.compiled import build as building
 from specdec.kernels.compiled.build import LibrarySources, NativeUnavailable, compiler, library
 from specdec.kernels.compiled.build_cache import cache_folder
 from tests.native.samples import answer_of, answer_sources, needed_compiler, needed_machine
-from tests.support.strangers import STRANGER, give_away
+from tests.support.texts.strangers import STRANGER, give_away
 
 pytest.importorskip("fcntl")
 CPUINFO = """processor\t: 0

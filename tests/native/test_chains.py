@@ -12,9 +12,8 @@ from specdec import Entropy, Fixed, SamplingParams, SpeculativeDecoder, Threshol
 from specdec.contracts import FloatArray, IntArray
 from specdec.sampling.randomness import Coupled, Keyed, seed_keys
 from tests.support.backends import laws_by, needed_native
-from tests.support.draft_rows import recorded
-from tests.support.models import tiny_unpacked
-from tests.support.native_drafts import (
+from tests.support.drafting.draft_rows import recorded
+from tests.support.drafting.native_drafts import (
     DRAFT,
     MANY,
     MIXED,
@@ -30,9 +29,10 @@ from tests.support.native_drafts import (
     model,
     run_of_chains,
 )
+from tests.support.drafting.whole_drafts import as_tensors
+from tests.support.models.tiny_models import tiny_unpacked
 from tests.support.pairwise import chosen
 from tests.support.registry import POLICIES
-from tests.support.whole_drafts import as_tensors
 
 needed_native()
 

@@ -15,8 +15,7 @@ from oracles.native.packed_blocks import is_readable
 from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, STORED, WHOLE, Format, QuantisedWeight
 from oracles.transformer.blocks import Adapter
 from tests.support.backends import needed_native
-from tests.support.models import small_model
-from tests.support.native_models import (
+from tests.support.models.native_models import (
     STORAGES,
     WITH_WIDE,
     assert_alike_but_for_edges,
@@ -26,9 +25,10 @@ from tests.support.native_models import (
     rows_and_inputs,
     use_build,
 )
+from tests.support.models.scoring import append, assert_nodes_score_as_the_reference, nodes_unlike_their_paths
+from tests.support.models.stored_weights import in_format
+from tests.support.models.tiny_models import small_model
 from tests.support.pairwise import diagonal, pairwise
-from tests.support.scoring import append, assert_nodes_score_as_the_reference, nodes_unlike_their_paths
-from tests.support.stored_weights import in_format
 
 needed_native()
 

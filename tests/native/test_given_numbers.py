@@ -10,7 +10,16 @@ import pytest
 from specdec.contracts import OpenVerdict
 from specdec.kernels.compiled import NATIVE_DTYPES, PackedDrafts, Way
 from specdec.sampling.randomness import Keyed
-from tests.support.judged_steps import by_the_rule, check, framed, grown, in_one_call, step_of, verdict_of, whole
+from tests.support.drafting.judged_steps import (
+    by_the_rule,
+    check,
+    framed,
+    grown,
+    in_one_call,
+    step_of,
+    verdict_of,
+    whole,
+)
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from specdec.laws import Laws, argmax
 from specdec.sampling.randomness import Coupled, Keyed
 from specdec.verify import MultiDraft, SampleAndMatch, Standard
 from tests.support.backends import judged_by_rules, laws_by, needed_kernels, needed_native
-from tests.support.draft_rows import recorded
-from tests.support.judged_steps import (
+from tests.support.drafting.draft_rows import recorded
+from tests.support.drafting.judged_steps import (
     ORACLE,
     SOURCE,
     WAYS,
@@ -40,7 +40,7 @@ from tests.support.judged_steps import (
     verdict_of,
     whole,
 )
-from tests.support.models import tiny_transformer
+from tests.support.models.tiny_models import tiny_transformer
 from tests.support.pairwise import pairwise
 
 needed_kernels()

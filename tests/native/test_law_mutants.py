@@ -1,6 +1,6 @@
 """Native twins of the mutants: laws, verdicts, walks and penalties with one line changed, killed by tests.
 
-Those of the judge that the enumerator kills stand in ``tests/exact/test_judge_mutants.py`` alone.
+Those of the judge that the enumerator kills stand in ``tests/exact/rules/test_judge_mutants.py`` alone.
 """
 
 from functools import partial

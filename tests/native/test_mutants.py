@@ -13,7 +13,7 @@ import torch
 
 from oracles.native import NativeTransformer, NativeUnavailable, bindings
 from specdec.exactness import oracle_law
-from tests.exact import test_tree_scoring as scoring
+from tests.exact.sources import test_tree_scoring as scoring
 from tests.native import (
     test_adjusting,
     test_chains,
@@ -26,8 +26,9 @@ from tests.native import (
     test_trees,
 )
 from tests.native.twins import changed, twins
-from tests.support import native_drafts, statistics
-from tests.support.models import small_model, tiny_unpacked
+from tests.support import statistics
+from tests.support.drafting import native_drafts
+from tests.support.models.tiny_models import small_model, tiny_unpacked
 
 pytestmark = pytest.mark.long
 

@@ -1,6 +1,6 @@
 """Block drafters in compiled code: beside the eager head, and the same bits however they are asked.
 
-Their laws are compared with those of slow references in ``tests/exact/test_block_drafters.py``.
+Their laws are compared with those of slow references in ``tests/exact/heads/test_block_drafters.py``.
 """
 
 from functools import cache, partial
@@ -23,10 +23,10 @@ from specdec.contracts import Features
 from specdec.drafting.block_source import _BlockModel
 from specdec.drafting.lengths import Entropy
 from tests.support.backends import needed_native
-from tests.support.head_folders import LAYOUTS, block_folder
-from tests.support.head_watch import CLOSE, watched_block
-from tests.support.models import tiny_transformer, tiny_unpacked
-from tests.support.native_models import ASKED, HEAD_TYPES, SAMPLINGS, assert_near, assert_plain_tokens
+from tests.support.drafting.head_watch import CLOSE, watched_block
+from tests.support.models.head_folders import LAYOUTS, block_folder
+from tests.support.models.native_models import ASKED, HEAD_TYPES, SAMPLINGS, assert_near, assert_plain_tokens
+from tests.support.models.tiny_models import tiny_transformer, tiny_unpacked
 from tests.support.pairwise import pairwise
 
 needed_native()

@@ -22,10 +22,10 @@ from specdec import Kary, Paths, SpeculativeDecoder
 from specdec.contracts import Features
 from specdec.drafting import HeadModel
 from tests.support.backends import needed_native
-from tests.support.eagle3_heads import LAYOUTS, SIZE, Layout, write_head
-from tests.support.eagle3_histories import history_of
-from tests.support.models import tiny_transformer, tiny_unpacked
-from tests.support.native_models import ASKED, HEAD_TYPES, SAMPLINGS, assert_near, assert_plain_tokens
+from tests.support.drafting.eagle3_histories import history_of
+from tests.support.models.eagle3_heads import LAYOUTS, SIZE, Layout, write_head
+from tests.support.models.native_models import ASKED, HEAD_TYPES, SAMPLINGS, assert_near, assert_plain_tokens
+from tests.support.models.tiny_models import tiny_transformer, tiny_unpacked
 from tests.support.pairwise import first_of, pairwise
 
 needed_native()

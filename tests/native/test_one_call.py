@@ -41,12 +41,12 @@ from specdec.drafting import DraftModel
 from specdec.kernels.compiled import PackedDrafts
 from specdec.sampling.randomness import Coupled, Keyed
 from specdec.verify import RULES, Standard
-from tests.support import draft_rows
 from tests.support.backends import laws_by, needed_native
-from tests.support.experiments import TEXT, common, own
-from tests.support.models import rough_view, tiny_transformer
+from tests.support.drafting import draft_rows
+from tests.support.models.tiny_models import rough_view, tiny_transformer
 from tests.support.pairwise import cover, pairs_of
 from tests.support.registry import LARGE_SHAPES, OTHERS, SIX_IDS, SOURCES, WAYS, Models
+from tests.support.runs.experiments import TEXT, common, own
 
 needed_native()
 

@@ -15,10 +15,10 @@ from specdec.kernels import FILTERS
 from specdec.kernels.compiled import NEUTRAL
 from specdec.sampling import ParameterTable
 from tests.support.backends import needed_native
-from tests.support.models import small_model
-from tests.support.native_models import ODD, SHAPES, STORAGES, digest, integer_model, use_build
-from tests.support.scoring import append, assert_nodes_score_as_the_reference, path_to, random_tree
-from tests.support.whole_drafts import as_tensors
+from tests.support.drafting.whole_drafts import as_tensors
+from tests.support.models.native_models import ODD, SHAPES, STORAGES, digest, integer_model, use_build
+from tests.support.models.scoring import append, assert_nodes_score_as_the_reference, path_to, random_tree
+from tests.support.models.tiny_models import small_model
 
 needed_native()
 

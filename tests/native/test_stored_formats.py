@@ -10,9 +10,9 @@ from oracles.quantisation.quantised import fused_multiply_add
 from oracles.transformer.linear import Linear, round_inputs
 from tests.reference import whole_numbers
 from tests.support.backends import needed_native
-from tests.support.models import small_model
-from tests.support.native_models import WITH_WIDE, assert_bits_agree, rows_and_inputs
-from tests.support.stored_weights import in_format, rounded_to_stored
+from tests.support.models.native_models import WITH_WIDE, assert_bits_agree, rows_and_inputs
+from tests.support.models.stored_weights import in_format, rounded_to_stored
+from tests.support.models.tiny_models import small_model
 
 needed_native()
 

@@ -16,7 +16,7 @@ from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Draft, Draws, TreePlan
 from specdec.drafting import DraftModel, JudgingModel
 from tests.support.backends import needed_native
-from tests.support.models import tiny_transformer, tiny_unpacked
+from tests.support.models.tiny_models import tiny_transformer, tiny_unpacked
 
 needed_native()
 

@@ -107,8 +107,8 @@ PASSES = """
 import hashlib
 import numpy as np
 from oracles.native import NativeTransformer
-from tests.support.models import small_model
-from tests.support.scoring import append
+from tests.support.models.tiny_models import small_model
+from tests.support.models.scoring import append
 
 torch.set_num_threads(1)
 shape = {"max_context": 512, "hidden_size": 96, "num_heads": 6}

@@ -14,9 +14,8 @@ from specdec.kernels import FILTERS
 from specdec.sampling import BatchWarping, ParameterTable
 from specdec.sampling.randomness import Coupled, Keyed, seed_keys
 from tests.support.backends import laws_by, needed_native
-from tests.support.draft_rows import Rows, recorded
-from tests.support.models import tiny_unpacked
-from tests.support.native_drafts import (
+from tests.support.drafting.draft_rows import Rows, recorded
+from tests.support.drafting.native_drafts import (
     BUDGETS,
     BUSHY,
     DRAFT,
@@ -38,9 +37,10 @@ from tests.support.native_drafts import (
     run_of_trees,
     tree_bits,
 )
+from tests.support.drafting.whole_drafts import as_tensors
+from tests.support.models.tiny_models import tiny_unpacked
 from tests.support.pairwise import pairwise
 from tests.support.registry import LARGE_SHAPES
-from tests.support.whole_drafts import as_tensors
 
 needed_native()
 

@@ -13,7 +13,7 @@ from specdec.laws import Laws
 from specdec.verify import RULES, BlockVerification, MultiDraft, Standard, Traversal
 from tests.native.build import SHARED, builds
 from tests.support.backends import needed_kernels
-from tests.support.block_law import Shape, as_draft, drafts_of, target_probs
+from tests.support.drafting.block_law import Shape, as_draft, drafts_of, target_probs
 from tests.support.pairwise import pairwise
 
 BUILDS = builds()

@@ -18,7 +18,7 @@ from specdec.kernels import best_kernels
 from specdec.kernels.compiled import NATIVE_DTYPES, Fault, PackedDrafts
 from specdec.verify import resolve_rule
 from tests.support.backends import judged_by_rules, needed_kernels
-from tests.support.judged_steps import ORACLE, SOURCE, check, frame_of
+from tests.support.drafting.judged_steps import ORACLE, SOURCE, check, frame_of
 
 RULE = resolve_rule("multi_draft")
 FORMS = ("chains", "chains with scouts", "trees", "trees with scouts", "trees of two sources")

@@ -8,8 +8,8 @@ from tokenizers.models import WordLevel
 
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.sampling import ParameterTable
-from tests.support.grammars import END, WORDS
 from tests.support.registry import SIX_IDS
+from tests.support.texts.grammars import END, WORDS
 
 
 def nested(depth):

@@ -27,9 +27,9 @@ from specdec.contracts import DraftSession, Scores, check_vocabulary
 from specdec.laws import Laws
 from specdec.verify import RULES
 from tests.reference.tables import random_table
-from tests.support.counting import LETTERS, POISONS, SIZE, Counting, Poisoned, counts, guessing
+from tests.support.drafting.sources import Chains, RandomTrees
+from tests.support.models.counting import LETTERS, POISONS, SIZE, Counting, Poisoned, counts, guessing
 from tests.support.pairwise import pairwise
-from tests.support.sources import Chains, RandomTrees
 
 
 class Untouchable(Counting):

@@ -28,8 +28,8 @@ from specdec.contracts import NEVER, Context, DraftSession, Needs
 from specdec.drafting import ChainSampler, TreeSampler, Trunk
 from specdec.kernels import best_kernels
 from specdec.verify import RULES
-from tests.support.counting import POISONS, SIZE, Counting, Poisoned, counts
-from tests.support.models import tiny_transformer, tiny_unpacked
+from tests.support.models.counting import POISONS, SIZE, Counting, Poisoned, counts
+from tests.support.models.tiny_models import tiny_transformer, tiny_unpacked
 from tests.support.pairwise import pairwise
 
 AFTER = 13

@@ -12,8 +12,8 @@ from specdec import Draft, Laws, SamplingParams, SpeculativeDecoder, Verdict
 from specdec.contracts import VerificationRule
 from specdec.verify import RULES
 from tests.reference.tables import random_table
-from tests.support.counting import POISONS, SIZE, Counting, Poisoned, guessing
-from tests.support.sources import RandomTrees
+from tests.support.drafting.sources import RandomTrees
+from tests.support.models.counting import POISONS, SIZE, Counting, Poisoned, guessing
 
 SAMPLED = SamplingParams(temperature=1.0)
 # Requests 0 and 1 have room for three and two drafted tokens in the first step.

@@ -24,8 +24,8 @@ from specdec.laws import Laws
 from specdec.sampling.randomness import Keyed
 from tests.reference.tables import random_table, warped_table
 from tests.support.backends import needed_native
-from tests.support.models import rough_view, tiny_transformer
-from tests.support.sources import Chains, RandomTrees, Session
+from tests.support.drafting.sources import Chains, RandomTrees, Session
+from tests.support.models.tiny_models import rough_view, tiny_transformer
 
 ORACLE = TabularLM(random_table(3, 2, 41), eos_id=2)
 TABLE = random_table(3, 2, 42)

@@ -13,7 +13,7 @@ from specdec.exactness import check_lossless, oracle_law
 from specdec.laws import Laws
 from specdec.verify import Standard
 from tests.reference.tables import random_table
-from tests.support.sources import Chains
+from tests.support.drafting.sources import Chains
 
 ORACLE, TABLE = TabularLM(random_table(2, 2, 41)), random_table(2, 2, 42)
 PROMPT = [1, 0]

@@ -12,7 +12,7 @@ import oracles.checkpoints.gguf.gguf_model
 from oracles.checkpoints.gguf import GGUFFile
 from oracles.checkpoints.gguf.storages import OTHER_STORAGES
 from oracles.checkpoints.loading import load, load_trainable
-from tests.support.gguf_files import TOKENS, Kind, family_model, tokenizer_keys, write_gguf
+from tests.support.models.gguf_files import TOKENS, Kind, family_model, tokenizer_keys, write_gguf
 from tests.support.pairwise import first_of
 
 STRING, ARRAY, UINT8, UINT32, BOOL = 8, 9, 0, 4, 7

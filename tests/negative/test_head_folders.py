@@ -7,10 +7,10 @@ import drafts
 from oracles import HuggingFaceLM, load_head
 from specdec import Paths, SpeculativeDecoder
 from specdec.drafting.lengths import Fixed, Threshold
-from tests.support.eagle3_heads import tiny_eagle3
-from tests.support.head_folders import LAYOUTS, MEDUSAS, block_folder, medusa_folder
-from tests.support.hf_models import random_model
-from tests.support.models import tiny_transformer
+from tests.support.models.eagle3_heads import tiny_eagle3
+from tests.support.models.head_folders import LAYOUTS, MEDUSAS, block_folder, medusa_folder
+from tests.support.models.hf_models import random_model
+from tests.support.models.tiny_models import tiny_transformer
 
 
 def changes(folder, path, value):

@@ -14,7 +14,7 @@ from oracles import HuggingFaceLM
 from oracles.huggingface import masks
 from oracles.huggingface.support import longest_context, plain_tokenizer
 from specdec.cache import KVCache
-from tests.support.hf_models import random_model
+from tests.support.models.hf_models import random_model
 
 
 def altered(family, change, **options):

@@ -13,8 +13,8 @@ from oracles import RecordedText, TabularLM
 from specdec import SamplingParams, SpeculativeDecoder, calibrate
 from specdec.calibration_run import pass_seconds
 from specdec.exactness import compare_runs, oracle_law
-from tests.support.models import tiny_transformer
-from tests.support.records import OUTPUTS, PROMPTS, TOKENIZER, recorded, rows_of
+from tests.support.models.tiny_models import tiny_transformer
+from tests.support.texts.records import OUTPUTS, PROMPTS, TOKENIZER, recorded, rows_of
 
 
 class Untouchable(RecordedText):

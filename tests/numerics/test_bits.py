@@ -8,9 +8,9 @@ from oracles.transformer import eager
 from oracles.transformer.bits import has_bitwise_scores
 from oracles.transformer.linear import Linear
 from tests.support.backends import BITWISE_PACKS
-from tests.support.models import small_model
+from tests.support.models.scoring import append
+from tests.support.models.tiny_models import small_model
 from tests.support.pairwise import pairwise
-from tests.support.scoring import append
 
 SHAPES = [
     {},

@@ -22,9 +22,9 @@ from oracles.quantisation.methods.stages import Stage, fold, stages_of
 from oracles.transformer.eager import Transformer
 from tests.reference.feedback import rounded_by_feedback
 from tests.support.backends import PACKS
-from tests.support.models import FAMILIES, small_model
+from tests.support.models.scoring import append
+from tests.support.models.tiny_models import FAMILIES, small_model
 from tests.support.pairwise import chosen, pairwise
-from tests.support.scoring import append
 
 IDS = torch.randint(23, (12, 40), generator=torch.Generator().manual_seed(5))
 OTHERS = torch.randint(23, (6, 30), generator=torch.Generator().manual_seed(6))

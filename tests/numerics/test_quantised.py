@@ -8,8 +8,8 @@ from oracles import Transformer
 from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, Format, QuantisedWeight, bytes_each
 from oracles.quantisation.quantised import _whole_product
 from tests.reference.transformer import logits_after
-from tests.support.models import FAMILIES, small_model
-from tests.support.scoring import append
+from tests.support.models.scoring import append
+from tests.support.models.tiny_models import FAMILIES, small_model
 
 TINY = float(np.finfo(np.float32).tiny)
 # float32 rounds the quotient, the scale and the product: 127 * 3 * 2^-24 of a scale at most. A bfloat16 scale is itself

@@ -16,7 +16,7 @@ from experiments.report.runs import load_runs
 from experiments.report.traces import trace_data, viewer_section
 from tests.page.browser import Page
 from tests.page.conftest import ARMS
-from tests.support.traces import synthetic, synthetic_page, synthetic_section
+from tests.support.runs.traces import synthetic, synthetic_page, synthetic_section
 
 Show = Callable[..., Page]
 STEPS = 60

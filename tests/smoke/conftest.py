@@ -9,7 +9,7 @@ import pytest
 
 from experiments.harness import running, study
 from experiments.strategies import STRATEGIES
-from tests.support.experiments import SHIPPED, all_own, common, quick_runs, the_folder
+from tests.support.runs.experiments import SHIPPED, all_own, common, quick_runs, the_folder
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -12,7 +12,7 @@ import oracles
 from experiments.peers import LlamaCppArm
 from specdec import SpeculativeDecoder
 from specdec.prompts import NamedPrompt
-from tests.support.experiments import LLAMA, TEXT, compared
+from tests.support.runs.experiments import LLAMA, TEXT, compared
 
 
 def test_llama_cpp_decodes_the_same_ids(checkpoints: Path, tmp_path: Path) -> None:

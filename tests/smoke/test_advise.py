@@ -19,7 +19,7 @@ from experiments.studies.crossover import __main__ as crossover
 from specdec.prompts import NamedPrompt
 from specdec.stats.report.intervals import Interval
 from specdec.stats.result_table import Table, count_of
-from tests.support.experiments import all_own, common, read_json, the_folder
+from tests.support.runs.experiments import all_own, common, read_json, the_folder
 
 
 def test_the_advice_is_the_best_that_was_measured() -> None:

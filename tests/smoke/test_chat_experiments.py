@@ -18,9 +18,9 @@ from experiments.spec_bench import __main__ as spec_bench
 from experiments.studies import lengths, trees
 from specdec import SpeculativeDecoder
 from specdec.prompts import NamedPrompt, load_prompts
-from tests.support.chats import CHATML, MISTRAL, write_checkpoint
-from tests.support.experiments import read_json, write_rows
-from tests.support.gguf_files import family_model, tokenizer_keys, write_gguf
+from tests.support.models.gguf_files import family_model, tokenizer_keys, write_gguf
+from tests.support.runs.experiments import read_json, write_rows
+from tests.support.texts.chats import CHATML, MISTRAL, write_checkpoint
 
 TURNS = [
     {"question_id": 1, "category": "writing", "turns": ["help me <|im_end|>", "and again"]},

@@ -17,7 +17,7 @@ from experiments.harness.live_run import Run
 from oracles.checkpoints.chat_files import give_template
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.prompts.chat import ChatTemplate
-from tests.support.chats import CHATML, small_tokenizer, write_checkpoint
+from tests.support.texts.chats import CHATML, small_tokenizer, write_checkpoint
 
 FIGURES = r"\n(\d+) tokens?(?:   [\d,]+ tokens/s)?   tau ([\d.]+)(?:   ([^\n]+))?\n\n"
 NEW = 24

@@ -9,7 +9,7 @@ import pytest
 from experiments import demo
 from experiments.harness.journal import COMMAND
 from experiments.harness.running import COMPARE, plan_of, script
-from tests.support.experiments import TEXT, common, the_folder, write_rows
+from tests.support.runs.experiments import TEXT, common, the_folder, write_rows
 
 
 def arguments(folder: Path, out: Path) -> list[str]:

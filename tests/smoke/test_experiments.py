@@ -32,7 +32,7 @@ from specdec import SpeculativeDecoder
 from specdec.kernels import REFERENCE
 from specdec.prompts import NamedPrompt
 from specdec.stats import Stats
-from tests.support.experiments import TEXT, all_own, common, own, read_json, summary_of, the_folder, write_rows
+from tests.support.runs.experiments import TEXT, all_own, common, own, read_json, summary_of, the_folder, write_rows
 
 
 @pytest.mark.parametrize("name", list(STRATEGIES))

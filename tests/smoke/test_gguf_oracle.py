@@ -10,8 +10,8 @@ from experiments.harness import running as harness
 from experiments.harness.models import PLACEMENT, load_model, load_own, path_of
 from experiments.peers.refusing import PeerRefusal
 from experiments.peers.with_transformers import load_peer
-from tests.support.experiments import summary_of, the_folder
-from tests.support.gguf_files import TOKENS, Kind, family_model, tokenizer_keys, write_gguf
+from tests.support.models.gguf_files import TOKENS, Kind, family_model, tokenizer_keys, write_gguf
+from tests.support.runs.experiments import summary_of, the_folder
 
 EAGER = dict.fromkeys(PLACEMENT) | {"device": "cpu", "backend": "eager"}
 

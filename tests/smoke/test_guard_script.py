@@ -11,7 +11,7 @@ from experiments import guard
 from experiments.harness import running as harness
 from experiments.strategies import STRATEGIES
 from specdec import DraftSource, Oracle
-from tests.support.experiments import TEXT, common, the_folder, write_rows
+from tests.support.runs.experiments import TEXT, common, the_folder, write_rows
 
 
 @pytest.mark.parametrize("way", [[], ["--temperature", "0.1"]], ids=["greedy", "drawn"])

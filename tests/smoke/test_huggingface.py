@@ -14,7 +14,7 @@ from experiments.harness.arguments import fingerprint
 from experiments.harness.models import PLACEMENT, load_model, load_own
 from oracles.checkpoints.embedded_folders import EMBEDDED
 from specdec import SpeculativeDecoder
-from tests.support.hf_models import random_model
+from tests.support.models.hf_models import random_model
 
 TEXT = "def add(a, b):\n    return a + b\n\n\ndef add_all(a, b, c):\n    return a + b + c\n"
 PLAIN = dict.fromkeys(PLACEMENT) | {"device": "cpu"}

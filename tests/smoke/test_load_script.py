@@ -9,7 +9,7 @@ from experiments.load import measuring_loads
 from experiments.load.__main__ import main
 from experiments.load.load_tables import describe_outputs, differing, problems_of_work
 from experiments.load.serving import Load, LoadRun, ServedRequest, Window
-from tests.support.experiments import common, read_json, the_folder
+from tests.support.runs.experiments import common, read_json, the_folder
 
 ARMS = ["prompt_lookup", "small_transformer:2", "small_transformer:3/4"]
 LABELS = ["plain", "prompt_lookup", "small_transformer 2", "small_transformer 3, budget 4"]

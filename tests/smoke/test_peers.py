@@ -10,7 +10,7 @@ import pytest
 import oracles
 from experiments.peers import with_llama_cpp, with_transformers
 from experiments.peers.refusing import words_of
-from tests.support.experiments import LLAMA, TEXT, compared, write_rows
+from tests.support.runs.experiments import LLAMA, TEXT, compared, write_rows
 
 ROOT = Path(__file__).parents[2]
 

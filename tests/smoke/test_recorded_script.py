@@ -12,7 +12,7 @@ from experiments.harness import running as harness
 from experiments.harness.arguments import fingerprint
 from experiments.studies import trees
 from oracles import RecordedText
-from tests.support.experiments import TEXT, read_json, write_rows
+from tests.support.runs.experiments import TEXT, read_json, write_rows
 
 pytestmark = pytest.mark.usefixtures("documents")
 

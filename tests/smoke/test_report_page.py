@@ -31,8 +31,8 @@ from experiments.strategies import STRATEGIES
 from experiments.studies import trees
 from specdec.stats.report.intervals import Interval
 from specdec.stats.report.provenance import provenance
-from tests.support.experiments import TEXT, all_own, common, own, read_json, the_folder, write_rows
-from tests.support.report_pages import Reader, altered, read, summary_of
+from tests.support.runs.experiments import TEXT, all_own, common, own, read_json, the_folder, write_rows
+from tests.support.runs.report_pages import Reader, altered, read, summary_of
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!--<script>\u2028&amp;\"'\ud800"
 LOADING = {"link", "img", "iframe", "object", "embed", "audio", "video", "source", "base", "form", "svg", "image"}

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.spec_bench import __main__ as spec_bench
 from specdec.prompts import NamedPrompt
-from tests.support.experiments import summary_of, the_folder, write_rows
+from tests.support.runs.experiments import summary_of, the_folder, write_rows
 
 CATEGORIES = ("writing", "coding", "qa", "rag", "of my own", "stem", "math")
 # It does not ship: it may lie beside the checkout, or beside a folder of several.

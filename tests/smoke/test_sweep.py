@@ -27,9 +27,9 @@ from experiments.sweep.grid import Grid, read_grid
 from experiments.sweep.sweep_results import rows_of
 from experiments.sweep.working import DONE, Seat, Worker, result_of
 from specdec.system import LOCK, hold
-from tests.support.experiments import a_file, quick_runs, read_json, write_rows
 from tests.support.pairwise import first_of
 from tests.support.processes import started, status_of
+from tests.support.runs.experiments import a_file, quick_runs, read_json, write_rows
 
 
 def test_a_grid_is_every_combination(checkpoints, tmp_path):

@@ -13,8 +13,8 @@ from experiments.sweep.__main__ import main as sweep
 from experiments.sweep.sweep_results import runs_of
 from experiments.sweep.working import DONE
 from specdec.system.whole_file import write_whole
-from tests.support.experiments import GRID, a_file
-from tests.support.report_pages import altered, read
+from tests.support.runs.experiments import GRID, a_file
+from tests.support.runs.report_pages import altered, read
 
 AXES = "num-draft-tokens = [1, 2]\ntemperature = [0, 0.8]\n"
 

@@ -18,8 +18,8 @@ from experiments.report.page import page
 from experiments.report.traces import trace_sections
 from experiments.strategies import STRATEGIES
 from specdec.traces import NodeRecords
-from tests.support.experiments import all_own, common, own, summary_of, the_folder
 from tests.support.pairwise import first_of
+from tests.support.runs.experiments import all_own, common, own, summary_of, the_folder
 
 RUN = "run-1"
 LOOKUPS = ["--strategies", "prompt_lookup", "lookahead"]

@@ -26,7 +26,7 @@ from experiments.harness.findings.colouring import (
 )
 from experiments.harness.findings.screen_picture import write_picture
 from specdec import SpeculativeDecoder
-from tests.support.experiments import common, write_rows
+from tests.support.runs.experiments import common, write_rows
 
 TEXT = "def f(x):\n    return f(x"
 

@@ -17,7 +17,7 @@ from specdec.exactness.oracle_law import PlainRequest, plain_logits
 from specdec.exactness.sampled_law import MOST_CELLS, Cells
 from tests.reference.tables import random_table
 from tests.support.calibration import LEVEL
-from tests.support.models import tiny_transformer
+from tests.support.models.tiny_models import tiny_transformer
 
 PLAIN_LAWS = import_module("specdec.exactness.oracle_law")  # the package calls a function so
 VOCAB = 40

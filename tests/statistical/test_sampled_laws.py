@@ -19,8 +19,8 @@ from specdec.theory import expected_tokens, lockstep_expected_tokens
 from tests.reference.tables import random_table
 from tests.support.backends import needed_native
 from tests.support.calibration import LEVEL, detectable, p_value
-from tests.support.models import tiny_transformer
-from tests.support.sources import RandomTrees
+from tests.support.drafting.sources import RandomTrees
+from tests.support.models.tiny_models import tiny_transformer
 
 VOCAB, LENGTH, NUM_REQUESTS = 5, 3, 6144
 PROMPT, PARAMS = [1, 3, 2], SamplingParams(temperature=0.9, top_p=0.97, presence_penalty=0.2)

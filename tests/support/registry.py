@@ -1,7 +1,7 @@
 """One row per exported draft source, length policy and tree shape: the common tests run with each of them.
 
-``tests/contract/test_registry.py`` fails for an exported one without a row. Rules need none here: the common tests run
-with every rule of ``specdec.verify.RULES``.
+``tests/contract/drafts/test_registry.py`` fails for an exported one without a row. Rules need none here: the common
+tests run with every rule of ``specdec.verify.RULES``.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,9 +22,9 @@ from specdec.drafting.lengths import LengthPolicy, Tracked
 from specdec.theory import WidthCurve
 from specdec.theory.calibration import Monotone
 from tests.reference.tables import random_table
-from tests.support.eagle3_heads import tiny_eagle3
-from tests.support.head_folders import tiny_block, tiny_medusa
-from tests.support.models import rough_view, tiny_transformer
+from tests.support.models.eagle3_heads import tiny_eagle3
+from tests.support.models.head_folders import tiny_block, tiny_medusa
+from tests.support.models.tiny_models import rough_view, tiny_transformer
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from specdec.exactness import Law, check_draft, oracle_law, output_law, product_
 from specdec.kernels import draws
 from specdec.verify import SampleAndMatch
 from tests.reference.tables import law_after, random_table
-from tests.support.block_law import Shape, as_draft, drafts_of, target_probs
-from tests.support.chats import joining_template, small_tokenizer, template_named
-from tests.support.draft_rows import Rows
-from tests.support.lookahead_spy import SpiedLookahead, nodes_unlike_their_chains
-from tests.support.models import rough_view, tiny_transformer
+from tests.support.drafting.block_law import Shape, as_draft, drafts_of, target_probs
+from tests.support.drafting.draft_rows import Rows
+from tests.support.drafting.lookahead_spy import SpiedLookahead, nodes_unlike_their_chains
+from tests.support.drafting.sources import Chains, RandomTrees, SiblingTrees
+from tests.support.models.tiny_models import rough_view, tiny_transformer
 from tests.support.registry import LETTERS
-from tests.support.sources import Chains, RandomTrees, SiblingTrees
+from tests.support.texts.chats import joining_template, small_tokenizer, template_named
 
 RIGHT, WRONG = 1e-10, 1e-6  # of the right program at most, of a mutant at least
 PROMPT, MATES = [1, 2], [[0], [1, 2, 0, 1], [2, 2, 1, 0, 0, 1]]

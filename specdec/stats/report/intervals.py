@@ -249,7 +249,7 @@ def smallest_loss(interval: Interval, power: float = 0.9, bound: float = 1.0) ->
         bound: the ratio from which on nothing counts as lost.
 
     Guarantee: for units of equal weight whose changes have normal logarithms, with the spread that the interval says.
-        ``tests/contract/test_guard.py`` holds the probability to 0.9 within 0.05, also with unequal weights.
+        ``tests/contract/measuring/test_guard.py`` holds the probability to 0.9 within 0.05, also with unequal weights.
     """
     assert interval.low is not None
     assert interval.high is not None

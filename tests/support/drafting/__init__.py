@@ -1,0 +1,1 @@
+"""Sources, drafts and verdicts: made by hand, watched, or compared with a second way."""

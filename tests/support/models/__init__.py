@@ -1,0 +1,1 @@
+"""Tiny models of every family, and files in which they lie."""

@@ -1,0 +1,1 @@
+"""Conversations, grammars, corpora and records of a few words."""
