@@ -14,6 +14,7 @@ import torch
 from exactspec.parser import Parser, natural, positive
 from experiments.harness.conversations import add_template_options, add_turns
 from experiments.harness.models import PLACEMENT, RECORDED, path_of, record_file
+from experiments.harness.own_sources import own_files
 from experiments.harness.rule_choice import FILTER_OPTIONS, add_sampling
 from experiments.strategies import STRATEGIES, Strategy
 from experiments.strategies.strategy import PUBLISHED_SETTINGS, published_settings, yes_or_no
@@ -311,6 +312,7 @@ def fingerprint(arguments: Mapping[str, Any], prompts: Sequence[Any]) -> str:
     """
     kept = measuring_arguments(arguments)
     files = {name: _files_of(value) for name, value in kept.items()}
+    files["source"] = [_files_of(file) for file in own_files(kept.get("source") or ())]
     peers = [version_of(package) for package in ("transformers", "llama_cpp_python")]
     machine = [torch.__version__, *peers, torch.get_num_threads(), best_kernels().name, _code()]
     asked = json.dumps([kept, files, machine, [str(prompt) for prompt in prompts]], sort_keys=True)

@@ -19,18 +19,25 @@ from specdec.contracts import FOREIGN, DraftSource
 
 
 def select_strategies(arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the strategies that were asked for; if none were, all but those that lack an option they need."""
-    ready = [name for name, strategy in STRATEGIES.items() if strategy.is_ready(arguments)]
-    return tuple(ready if arguments["strategies"] is None else arguments["strategies"])
+    """Return the strategies that were asked for; if no arm was, all but those that lack an option they need."""
+    if (asked := _asked(arguments)) is not None:
+        return asked
+    return tuple(name for name, strategy in STRATEGIES.items() if strategy.is_ready(arguments))
+
+
+def _asked(arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the strategies that were asked for, none if sources of one's own were; None: no arm was asked for."""
+    names = arguments["strategies"]
+    return None if names is None and not arguments.get("source") else tuple(names or ())
 
 
 def usable(arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the strategies to run: those that were asked for, else all that can.
+    """Return the strategies to run: those that were asked for; if no arm was, all that can.
 
     Those that need a model, if an oracle is recorded text, and those that lack a head are named on stderr.
     """
-    if arguments["strategies"] is not None:
-        return tuple(arguments["strategies"])
+    if (asked := _asked(arguments)) is not None:
+        return asked
     is_recorded, names = record_file(arguments) is not None, list[str]()
     for name, strategy in STRATEGIES.items():
         if is_recorded and strategy.needs_model:
