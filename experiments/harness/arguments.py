@@ -312,7 +312,7 @@ def fingerprint(arguments: Mapping[str, Any], prompts: Sequence[Any]) -> str:
     """
     kept = measuring_arguments(arguments)
     files = {name: _files_of(value) for name, value in kept.items()}
-    files["source"] = [_files_of(file) for file in own_files(kept.get("source") or ())]
+    files["source"] = [known for file in own_files(kept.get("source") or ()) for known in _files_of(file)]
     peers = [version_of(package) for package in ("transformers", "llama_cpp_python")]
     machine = [torch.__version__, *peers, torch.get_num_threads(), best_kernels().name, _code()]
     asked = json.dumps([kept, files, machine, [str(prompt) for prompt in prompts]], sort_keys=True)

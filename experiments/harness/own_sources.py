@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -88,12 +88,14 @@ def _module(where: str, place: str) -> ModuleType:
 def _source(value: object, oracle: Oracle, place: str) -> DraftSource:
     """Return a draft source, or what a function makes for an oracle."""
     try:
-        check_source(value, f"{OPTION} {place}")
+        return _checked(value, f"{OPTION} {place}")
     except ValueError:
         if not callable(value):
             raise
-        make: Callable[[Oracle], Any] = value
-        value = make(oracle)
-        check_source(value, f"what {OPTION} {place} makes")
-    source: Any = value
+    return _checked(value(oracle), f"what {OPTION} {place} makes")
+
+
+def _checked(value: Any, argument: str) -> DraftSource:
+    check_source(value, argument)
+    source: DraftSource = value
     return source

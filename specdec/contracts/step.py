@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from specdec.contracts.arrays import BoolArray, IntArray
 
-# The phases of a step, which have the keys of ``StepInfo.seconds``.
+# The phases of a step, which are the keys of ``StepInfo.seconds``. What the source does after the commit, when it takes
+# in what was emitted, is drafting: it counts as the first.
 PHASES = ("propose", "score", "verify", "commit")
 
 
@@ -105,7 +106,8 @@ class StepInfo:
         source_names: provenance names.
         tokens: ``[B, D + 1]`` emitted ids, -1 beyond num_emitted.
         logprobs: ``[B, D + 1]`` of the emitted ids, if they were asked for.
-        seconds: wall time of the step by phase, see ``PHASES``. On CUDA it is the host's until
+        seconds: wall time of the step by phase, see ``PHASES``; "propose" is all that the source does, in ``propose``
+            and in ``sync``. On CUDA it is the host's until
             a later step, then the device's: a phase is over when the device has done all that it was asked to do by
             then.
         num_nodes: width of the scoring call: its nodes per row, padding and root included. (A ``Draft`` counts real

@@ -235,11 +235,14 @@ class SpeculativeDecoder:
             times.append(state.now())
 
             # 4. Commit.
-            outcome = self._commit(state, frame, outcome, scores)
+            outcome = self._commit(state, frame, outcome)
+            times.append(state.now())
+            self._tell(state, frame, outcome, scores)  # whose time is the source's, as that of 1
             times.append(state.now())
 
             facts = frame.seated.requests, frame.context.num_committed, frame.budget.max_depth < self.offers.max_depth
-            seconds = dict(zip(PHASES, map(sub, times[1:], times), strict=True))
+            seconds = dict(zip(PHASES, map(sub, times[1:5], times), strict=True))
+            seconds["propose"] += times[5] - times[4]
             info = record(outcome, draft, *facts, seconds, self.draft.name)
             state.end_step(info, outcome.judge, self.draft.name, draft.is_native)
             return state, info
@@ -286,21 +289,25 @@ class SpeculativeDecoder:
         uploads = [] if self._is_here else [stage((pending,), self.oracle.device)]
         return Frame(seated, pending, context, warping, budget, randomness, state.return_logprobs, uploads)
 
-    def _commit(self, state: State, frame: Frame, outcome: StepOutcome, scores: Scores) -> StepOutcome:
-        """Keep the paths, append the blocks up to their ends, tell the source, and release finished rows."""
+    def _commit(self, state: State, frame: Frame, outcome: StepOutcome) -> StepOutcome:
+        """Keep the paths, append the blocks up to their ends, and return the outcome as it was kept."""
         rows, slots = frame.seated.rows, state.slots
         path = None if outcome.walk is None else torch.from_numpy(outcome.walk.path)
         state.seating.cache.commit(rows, path, outcome.num_accepted + 1)
         if frame.seated.with_stops.size:
             outcome = self._cut_at_stops(state, frame, outcome)
-        tokens, endings = outcome.emitted.copy(), outcome.endings  # a source that changes a copy changes no record
-        num_committed = slots.append(rows, tokens, outcome.counts)
+        slots.append(rows, outcome.emitted, outcome.counts)
+        return outcome
+
+    def _tell(self, state: State, frame: Frame, outcome: StepOutcome, scores: Scores) -> None:
+        """Tell the source what was emitted, and release finished rows."""
+        rows, endings = frame.seated.rows, outcome.endings
+        tokens = outcome.emitted.copy()  # a source that changes a copy changes no record
         state.session.sync(rows, frame.context.num_committed, tokens, self._verify.source_scores(scores, outcome))
-        left = frame.seated.max_lengths - num_committed
+        left = frame.seated.max_lengths - state.slots.num_committed[rows]
         if any(endings.tolist()) or 0 in left.tolist():
             finished = (endings != int(Ending.NONE)) | (left == 0)
             self._retire(state, rows[finished], endings[finished])
-        return outcome
 
     def _cut_at_stops(self, state: State, frame: Frame, outcome: StepOutcome) -> StepOutcome:
         """Return a step's outcome, cut at a request's own stop if that comes first."""

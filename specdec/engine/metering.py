@@ -7,7 +7,7 @@ from typing import Any, Protocol, Self
 
 import torch
 
-from specdec.contracts import Oracle, capability_of
+from specdec.contracts import PHASES, Oracle, capability_of
 from specdec.transfers import crossings
 
 
@@ -33,14 +33,14 @@ def settle(seconds: dict[str, float], marks: Sequence[Mark]) -> None:
     differently.
 
     Args:
-        seconds: of each phase, in order.
-        marks: before the first phase and after each.
+        seconds: of each phase.
+        marks: before the first phase, after each, and after the source has taken in what was emitted.
     """
     marks[-1].synchronize()
     taken = [1e-3 * before.elapsed_time(after) for before, after in pairwise(marks)]
     wall, spent = sum(seconds.values()), sum(taken)
     scale = wall / spent if spent > wall else 1.0
-    seconds.update({phase: scale * one for phase, one in zip(seconds, taken, strict=True)})
+    seconds.update(dict(zip(PHASES, (scale * one for one in (taken[0] + taken[4], *taken[1:4])), strict=True)))
 
 
 # The counts of an oracle that are summed.

@@ -193,7 +193,7 @@ class Stats:
         return None if scoring is None else scoring / pass_seconds
 
     def draft_cost_ratio(self, pass_seconds: float) -> float | None:
-        """c: propose time per drafted depth over ``pass_seconds``, the time T of a pass of one node."""
+        """c: drafting time per drafted depth over ``pass_seconds``, the time T of a pass of one node."""
         return _ratio(self.seconds.get("propose", 0.0), self.num_draft_passes * pass_seconds)
 
     def theoretical_block_efficiency(self, alpha: float | None = None) -> float | None:

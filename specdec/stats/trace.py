@@ -141,7 +141,8 @@ RECORD_COLUMNS: Mapping[str, str] = {
     **_meanings(_NUMBERS),
     "num_rows": "rows of the step's scoring call",
     "num_nodes": "width of that call: its nodes per row, padding and pending token included",
-    **{f"seconds_{phase}": f"the row's equal share of the step's time to {phase}" for phase in PHASES},
+    "seconds_propose": "the row's equal share of the step's time to propose, and to take in what was emitted",
+    **{f"seconds_{phase}": f"the row's equal share of the step's time to {phase}" for phase in PHASES[1:]},
     **_meanings(_LISTS),
 }
 

@@ -51,7 +51,7 @@ class StepNodes:
         logprob: ``[B, N]`` under the target's warped law, the unwarped one at temperature 0; None: not asked for.
         laws: ``[B, N+1]`` of the target.
         logits: ``[B, N+1, V]`` of the target; None: ``logprob`` is not asked for.
-        seconds: that it took to see all this. The engine, which knows nothing of it, counts them as its ``commit``.
+        seconds: that it took to see all this. The engine, which knows nothing of it, counts them as drafting.
     """
 
     tokens: IntArray
@@ -198,5 +198,5 @@ def node_columns(seen: StepNodes, info: StepInfo, steps: IntArray, names: Sequen
     columns: dict[str, Array] = {name: np.repeat(values, counts) for name, values in of_row.items()}
     columns |= {name: np.column_stack(pair)[is_row] for name, pair in whole.items()}
     total = int(counts.sum())
-    seconds = {**info.seconds, "commit": max(0.0, info.seconds["commit"] - seen.seconds)}
+    seconds = {**info.seconds, "propose": max(0.0, info.seconds["propose"] - seen.seconds)}
     return columns | {f"seconds_{name}": np.full(total, taken / total) for name, taken in seconds.items()}

@@ -9,14 +9,15 @@ import drafts
 from experiments.harness.findings.step_columns import device_table, device_work
 from oracles.graphed import GraphedTransformer
 from specdec import SpeculativeDecoder
+from specdec.contracts import PHASES
 from specdec.engine.metering import marking, settle
 from specdec.stats import Stats
 from specdec.transfers import crossings
 from tests.graphed.emulated import CUDA, emulated_device
 from tests.graphed.pairs import PROMPTS, TOKENS, moved, pair
 
-# Milliseconds of propose, score, verify and commit, and from there to the next step.
-LAPS = (0.001, 0.004, 0.002, 0.0005, 0.1)
+# Milliseconds of propose, score, verify, commit and sync, which is drafting too, and from there to the next step.
+LAPS = (0.001, 0.004, 0.002, 0.0005, 0.00025, 0.1)
 
 
 class Marks:
@@ -49,8 +50,8 @@ def test_phases_are_the_devices_and_no_step_waits_for_them(behind, monkeypatch):
     monkeypatch.setattr("specdec.engine.metering.marking", lambda device: marks)
     result = run(monkeypatch, drafts.PromptLookup(4))
     stats, steps = result.stats, result.stats.target_calls
-    assert marks.put == 5 * steps
-    for phase, milliseconds in zip(("propose", "score", "verify", "commit"), LAPS, strict=False):
+    assert marks.put == 6 * steps
+    for phase, milliseconds in zip(PHASES, (LAPS[0] + LAPS[4], *LAPS[1:4]), strict=True):
         assert stats.seconds[phase] == pytest.approx(1e-3 * milliseconds * steps)
     columns = result.records.columns()
     shares = [share * rows for share, rows in zip(columns["seconds_score"], columns["num_rows"], strict=True)]
@@ -61,10 +62,10 @@ def test_phases_are_the_devices_and_no_step_waits_for_them(behind, monkeypatch):
 
 
 def test_a_devices_phases_never_take_longer_than_the_hosts():
-    put, kept = Marks(0, laps=(3e6, 1e6)), {"score": 0.5, "verify": 0.25}
-    settle(kept, [put(), put(), put()])
+    put, kept = Marks(0, laps=(3e6, 1e6, 1e6, 1e6, 1e6)), dict(zip(PHASES, (0.5, 0.125, 0.125, 0.0), strict=True))
+    settle(kept, [put() for _ in range(6)])
     assert sum(kept.values()) == pytest.approx(0.75)
-    assert kept["score"] == pytest.approx(3 * kept["verify"])
+    assert kept["propose"] == pytest.approx(4 * kept["score"])
 
 
 def test_there_are_no_marks_without_a_device(monkeypatch):

@@ -13,8 +13,11 @@ from oracles.graphed import GraphedTransformer
 from oracles.native import NativeTransformer
 from oracles.tabular import TabularLM
 from specdec import Fixed, SamplingParams, SpeculativeDecoder
-from specdec.contracts import Draft, rule_label
+from specdec.contracts import Draft, WatchedSession, WatchedSource, rule_label
 from specdec.drafting import MemorylessSession
+from specdec.engine import decoder as engine_decoder
+from specdec.engine import result as engine_result
+from specdec.engine import state as engine_state
 from specdec.engine.decoder import NoDraft
 from specdec.verify import RULES
 from tests.reference.tables import law_after, random_table, warp
@@ -22,6 +25,7 @@ from tests.support.backends import needed_native
 from tests.support.drafting.sources import Chains, RandomTrees
 from tests.support.models.counting import LETTERS, SIZE, Counting, counts, guessing
 from tests.support.models.tiny_models import tiny_unpacked
+from tests.support.runs.hand_clock import clock_of
 
 SOURCES = {
     "plain": None,
@@ -458,6 +462,23 @@ def test_a_source_may_write_into_its_tensors_again_and_into_what_it_is_told():
     assert [token for row in result.records.columns()["tokens"] for token in row] == result.tokens[0]
     asked = {"sampling": SamplingParams(frequency_penalty=30.0), "oracle": TabularLM(TABLE)}
     assert run(source, [[1]], 9, **asked).tokens == run(None, [[1]], 9, **asked).tokens
+
+
+def test_all_that_a_source_does_counts_as_drafting():
+    spent = {"propose": 0.25, "sync": 0.5}
+
+    class Slow(WatchedSession):
+        def propose(self, *told):
+            clock.spend(spent["propose"])
+            return self.inner.propose(*told)
+
+        def sync(self, *told):
+            clock.spend(spent["sync"])
+            self.inner.sync(*told)
+
+    with clock_of(engine_decoder, engine_state, engine_result) as clock:
+        stats = run(WatchedSource(guessing(3), lambda session, *_: Slow(session)), [[5], [6]], 9).stats
+    assert stats.seconds["propose"] == sum(spent.values()) * stats.target_calls == stats.total_seconds
 
 
 def test_a_rule_that_does_not_say_what_judges_it_is_refused():
