@@ -67,15 +67,18 @@ def rule_for(asked: str, draft: DraftSource | None) -> str:
 
     Args:
         asked: of ``--rule``.
-        draft: of the arm; None: plain decoding.
+        draft: of the arm; None: plain decoding, whose law is the same under every rule that does not couple draws. It
+            has the one that takes least time: a slower one would flatter the arms that are compared with it.
 
     Raises:
         ValueError: the source branches, and the rule has no meaning on trees.
     """
-    branches = draft is not None and draft.offers.trees
+    if draft is None:
+        return asked if asked != REJECTION and RULES[asked].coupled else CHAINS
+    branches = draft.offers.trees
     if asked == REJECTION:
         return TREES if branches else CHAINS
-    if draft is not None and branches and not RULES[asked].trees:
+    if branches and not RULES[asked].trees:
         fitting = ", ".join([REJECTION, *(name for name, rule in RULES.items() if rule.trees)])
         raise ValueError(f"--rule {asked} judges chains only, and {draft.name} branches: use one of {fitting}")
     return asked

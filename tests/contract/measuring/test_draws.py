@@ -45,9 +45,9 @@ SETTINGS = Settings("eager", "float32", "cpu", None, 1, 1)
     [
         ("rejection", ("standard", "standard", "multi_draft")),
         ("coupled", ("coupled",) * 3),
-        ("sample_and_match", ("sample_and_match",) * 3),
-        ("multi_draft", ("multi_draft",) * 3),
-        ("traversal", ("traversal",) * 3),
+        ("sample_and_match", ("standard", "sample_and_match", "sample_and_match")),
+        ("multi_draft", ("standard", "multi_draft", "multi_draft")),
+        ("traversal", ("standard", "traversal", "traversal")),
     ],
 )
 def test_a_rule_fits_its_source(asked: str, rules: tuple[str, ...]) -> None:
