@@ -14,9 +14,9 @@ import torch
 from exactspec.parser import Parser, natural, positive
 from experiments.harness.conversations import add_template_options, add_turns
 from experiments.harness.models import PLACEMENT, RECORDED, path_of, record_file
-from experiments.harness.own_sources import own_files
 from experiments.harness.rule_choice import FILTER_OPTIONS, add_sampling
-from experiments.strategies import STRATEGIES, Strategy
+from experiments.strategies import STRATEGIES, Strategy, strategy_name, strategy_of
+from experiments.strategies.own_strategies import own_files
 from experiments.strategies.strategy import PUBLISHED_SETTINGS, published_settings, yes_or_no
 from oracles.checkpoints.embedded_folders import head_folder, head_names, heads_of
 from oracles.checkpoints.placement import DTYPES, Arithmetic, Backend, WeightType, checkpoint_place, rounds_inputs
@@ -244,10 +244,12 @@ def add_choice(
         parser: of the program.
         usual: the strategies that run if none is named; None: the program finds them.
         told: ``usual`` in words.
-        names: the strategies that can be named.
+        names: the strategies that can be named; if these are all, so can sources of one's own.
     """
-    text = f"strategies to run, of {', '.join(names)} ({told})"
-    parser.add_argument("--strategies", nargs="+", choices=[*names], default=usual, metavar="NAME", help=text)
+    what = f"of {', '.join(names)}" + ("; or your own sources, FILE.py:NAME" if names is STRATEGIES else "")
+    how: dict[str, Any] = {"type": strategy_name} if names is STRATEGIES else {"choices": [*names]}
+    text = f"strategies to run, {what} ({told})"
+    parser.add_argument("--strategies", nargs="+", default=usual, metavar="NAME", help=text, **how)
 
 
 def _requested_names(arguments: Mapping[str, Any]) -> Collection[str]:
@@ -277,7 +279,7 @@ def settings_of(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
 
     That is the oracle's name, where models compute, sampling, the rule, the kernels (None: not chosen) and batch size.
     """
-    own = {option.key: arguments[f"{name}.{option.key}"] for option in STRATEGIES[name].options}
+    own = {option.key: arguments[f"{name}.{option.key}"] for option in strategy_of(name).options}
     shared = (*PLACEMENT, "oracle", "temperature", *FILTER_OPTIONS, "rule", "batch_size")
     return {**own, **{name: arguments[name] for name in shared}, "kernels": arguments.get("kernels")}
 
@@ -312,7 +314,8 @@ def fingerprint(arguments: Mapping[str, Any], prompts: Sequence[Any]) -> str:
     """
     kept = measuring_arguments(arguments)
     files = {name: _files_of(value) for name, value in kept.items()}
-    files["source"] = [known for file in own_files(kept.get("source") or ()) for known in _files_of(file)]
+    own = own_files([*(kept.get("strategies") or ()), kept.get("strategy") or ""])
+    files["own"] = [known for file in own for known in _files_of(file)]
     peers = [version_of(package) for package in ("transformers", "llama_cpp_python")]
     machine = [torch.__version__, *peers, torch.get_num_threads(), best_kernels().name, _code()]
     asked = json.dumps([kept, files, machine, [str(prompt) for prompt in prompts]], sort_keys=True)

@@ -12,32 +12,25 @@ from experiments.harness.models import record_file
 from experiments.harness.recorded_runs import RecordedArm
 from experiments.harness.rule_choice import sampling_of
 from experiments.peers import RefusedArm, words_of
-from experiments.strategies import MODEL, STRATEGIES, Strategy
+from experiments.strategies import MODEL, STRATEGIES, Strategy, strategy_of
 from experiments.strategies.strategy import default_of, lack_of_head
 from specdec import Oracle
 from specdec.contracts import FOREIGN, DraftSource
 
 
 def select_strategies(arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the strategies that were asked for; if no arm was, all but those that lack an option they need."""
-    if (asked := _asked(arguments)) is not None:
-        return asked
-    return tuple(name for name, strategy in STRATEGIES.items() if strategy.is_ready(arguments))
-
-
-def _asked(arguments: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the strategies that were asked for, none if sources of one's own were; None: no arm was asked for."""
-    names = arguments["strategies"]
-    return None if names is None and not arguments.get("source") else tuple(names or ())
+    """Return the strategies that were asked for; if none were, all but those that lack an option they need."""
+    ready = [name for name, strategy in STRATEGIES.items() if strategy.is_ready(arguments)]
+    return tuple(ready if arguments["strategies"] is None else arguments["strategies"])
 
 
 def usable(arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the strategies to run: those that were asked for; if no arm was, all that can.
+    """Return the strategies to run: those that were asked for, else all that can.
 
     Those that need a model, if an oracle is recorded text, and those that lack a head are named on stderr.
     """
-    if (asked := _asked(arguments)) is not None:
-        return asked
+    if arguments["strategies"] is not None:
+        return tuple(arguments["strategies"])
     is_recorded, names = record_file(arguments) is not None, list[str]()
     for name, strategy in STRATEGIES.items():
         if is_recorded and strategy.needs_model:
@@ -67,13 +60,13 @@ def arms_of(name: str, arguments: Mapping[str, Any], oracle: Oracle, variants: b
     Raises:
         ValueError: this oracle cannot have it, or an option is unusable.
     """
-    settings = settings_of(arguments, name)
-    changes = {name: {}, **(STRATEGIES[name].variants if variants else {})}
+    settings, strategy = settings_of(arguments, name), strategy_of(name)
+    changes = {strategy.name: {}, **(strategy.variants if variants else {})}
     # A strategy's own script, which has its variants, has its options without its name.
     naming = _name_model_option if variants else _prefix_options
     for arm, changed in changes.items():
-        with naming(STRATEGIES[name]):
-            (built,) = engine_arms(arguments, oracle, {arm: STRATEGIES[name].build({**settings, **changed}, oracle)})
+        with naming(strategy):
+            (built,) = engine_arms(arguments, oracle, {arm: strategy.build({**settings, **changed}, oracle)})
         yield built
 
 
@@ -89,8 +82,9 @@ def build_shared(name: str, arguments: Mapping[str, Any], oracle: Oracle, **chan
     Raises:
         ValueError: this oracle cannot have it, or an option is unusable; options are named as that command line does.
     """
-    with _prefix_options(STRATEGIES[name]):
-        return STRATEGIES[name].build({**settings_of(arguments, name), **changed}, oracle)
+    strategy = strategy_of(name)
+    with _prefix_options(strategy):
+        return strategy.build({**settings_of(arguments, name), **changed}, oracle)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from experiments.harness.arguments import ExperimentParser, add_placement, add_s
 from experiments.harness.conversations import add_template_options
 from experiments.harness.findings.colouring import BONUS, Pieces, StepOutput, TextPiece, step_output
 from experiments.harness.rule_choice import add_sampling
-from experiments.strategies import STRATEGIES
+from experiments.strategies import STRATEGIES, strategy_name
 from specdec import SpeculativeDecoder
 from specdec.contracts import StepInfo
 from specdec.engine import State
@@ -20,7 +20,8 @@ def live_parser(
     """Return a parser of the options of programs that show a generation of one row; other arguments are defaults."""
     parser = ExperimentParser(description)
     add = parser.add_argument
-    add("--strategy", choices=list(STRATEGIES), default=strategy, help="what drafts (%(default)s)")
+    text = f"what drafts, of {', '.join(STRATEGIES)}; or your own source, FILE.py:NAME (%(default)s)"
+    add("--strategy", type=strategy_name, default=strategy, metavar="NAME", help=text)
     what = "embedded or published name, checkpoint directory, GGUF file or hf:DIR (%(default)s)"
     add("--oracle", default=oracle, help=what)
     add(

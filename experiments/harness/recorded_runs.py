@@ -9,7 +9,7 @@ from experiments.harness.arms import PLAIN, EngineArm, Measurement
 from experiments.harness.findings.step_columns import REASONS, of_drafts
 from experiments.harness.models import record_file
 from experiments.harness.run_outcome import Outcome, check_cells, in_flight
-from experiments.strategies import STRATEGIES
+from experiments.strategies import strategy_of
 from oracles import RecordedText
 from oracles.checkpoints.loading import load_tokenizer
 from specdec.prompts import NamedPrompt
@@ -131,9 +131,9 @@ def check_recorded(strategies: Sequence[str], peers: Sequence[str], arguments: M
             raise ValueError(f"--{option} belongs to --oracle recorded:FILE; leave it out with a model")
         return
     for name in strategies:
-        if STRATEGIES[name].needs_model:
+        if strategy_of(name).needs_model:
             fix = "run it with the model as --oracle, or leave it out (compare: --strategies ...)"
-            raise ValueError(f"{name} {STRATEGIES[name].needs_model}, and recorded text is no model: {fix}")
+            raise ValueError(f"{name} {strategy_of(name).needs_model}, and recorded text is no model: {fix}")
     if peers:
         raise ValueError(f"--peer {peers[0]}: it needs the model itself, and recorded text is none; leave it out")
     for name, words in _REFUSED.items():
@@ -144,7 +144,7 @@ def check_recorded(strategies: Sequence[str], peers: Sequence[str], arguments: M
 
 def _check_arms(costs: AssumedCosts | None, strategies: Sequence[str]) -> None:
     """Refuse costs of anything but a strategy that runs or a variant of one."""
-    arms = [*strategies, *(variant for name in strategies for variant in STRATEGIES[name].variants)]
+    arms = [*strategies, *(variant for name in strategies for variant in strategy_of(name).variants)]
     for arm in costs.draft if costs else ():
         if arm and arm not in arms:
             raise ValueError(f"--draft-cost: {arm!r} is none of the arms: {', '.join(arms)}")

@@ -19,7 +19,6 @@ from experiments.harness.findings.colouring import show_outputs
 from experiments.harness.findings.summary import Tables, write
 from experiments.harness.journal import UNITS, Journal
 from experiments.harness.models import load_oracle, record_file
-from experiments.harness.own_sources import OPTION, own_place, own_sources
 from experiments.harness.recorded_runs import add_record_options, check_recorded, load_recorded_text
 from experiments.harness.run_outcome import PERFORMERS, Outcome, decoding_time
 from experiments.harness.study import Choose, Plan, Study
@@ -37,7 +36,7 @@ COMPARE = "compare"
 
 
 def build_arms(plan: Plan, oracle: Oracle) -> Sequence[Arm | RefusedArm]:
-    """Return plain decoding, the strategies, their variants, own sources and peers, including those that refuse."""
+    """Return plain decoding, the strategies, their variants and the peers, including those that refuse."""
     arguments = plan.arguments
     arms: list[Arm | RefusedArm] = [*engine_arms(arguments, oracle, {PLAIN: None})]
     if plan.asked:
@@ -45,9 +44,16 @@ def build_arms(plan: Plan, oracle: Oracle) -> Sequence[Arm | RefusedArm]:
             arms += arms_of(name, arguments, oracle, plan.variants)
     else:
         arms += runnable_arms(plan.strategies, arguments, oracle)
-    taken = [arm.name for arm in arms]
-    arms += engine_arms(arguments, oracle, own_sources(arguments.get("source", ()), oracle, taken))
-    return [*arms, *(PEERS[name](arguments, oracle) for name in plan.peers)]
+    arms += (PEERS[name](arguments, oracle) for name in plan.peers)
+    return _with_own_names(arms)
+
+
+def _with_own_names(arms: Sequence[Arm | RefusedArm]) -> Sequence[Arm | RefusedArm]:
+    """Return the arms; ValueError: two have one name."""
+    names = [arm.name for arm in arms]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"--strategies: two arms are called {twice[0]}; give your own source another name")
+    return arms
 
 
 def _arm_entry(runs: Sequence[Measurement], plain: Sequence[Measurement]) -> dict[str, Any]:
@@ -244,12 +250,7 @@ def script(name: str, description: str | None, argv: Sequence[str] | None = None
 
 def comparing(parser: argparse.ArgumentParser, usual: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """Add the choice of strategies (those of ``usual``; None: all) and peers, and their options; return the parser."""
-    told = "all that can run" if usual is None else " ".join(usual)
-    add_choice(parser, usual, f"{told}; none beside {OPTION}")
-    text = (
-        "draft sources of your own, each as an arm: FILE.py:NAME or MODULE:NAME, a source or a function of the oracle"
-    )
-    parser.add_argument(OPTION, nargs="+", type=own_place, default=[], metavar="PLACE", help=text)
+    add_choice(parser, usual, "all that can run" if usual is None else " ".join(usual))
     peers = list(PEERS)
     text = f"other programs to run beside ours, greedy, on the oracle's checkpoint: {', '.join(peers)}"
     parser.add_argument("--peer", nargs="+", choices=peers, default=[], metavar="NAME", help=text)

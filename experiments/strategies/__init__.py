@@ -1,5 +1,7 @@
 """The registry of draft strategies: a new one has a file beside this one, and a line in ``STRATEGIES``."""
 
+from argparse import ArgumentTypeError
+
 from experiments.strategies import (
     combined,
     head_strategies,
@@ -7,9 +9,10 @@ from experiments.strategies import (
     oracle_strategies,
     text_strategies,
 )
+from experiments.strategies.own_strategies import own_place, own_strategy
 from experiments.strategies.strategy import MODEL, Strategy
 
-__all__ = ["AS_SHIPPED", "MODEL", "STRATEGIES", "Strategy"]
+__all__ = ["AS_SHIPPED", "MODEL", "STRATEGIES", "Strategy", "strategy_name", "strategy_of"]
 
 STRATEGIES = {
     strategy.name: strategy
@@ -34,3 +37,21 @@ STRATEGIES = {
 }
 # Those that run as they are: nothing of theirs must be given.
 AS_SHIPPED = tuple(name for name, strategy in STRATEGIES.items() if not strategy.asks)
+
+
+def strategy_of(name: str) -> Strategy:
+    """Return the strategy of a name, or of a source of one's own by its place."""
+    return STRATEGIES.get(name) or own_strategy(name)
+
+
+def strategy_name(text: str) -> str:
+    """Return the name of a strategy, or the place of a source of one's own.
+
+    Raises:
+        ArgumentTypeError: it is neither.
+    """
+    if text in STRATEGIES:
+        return text
+    if ":" in text:
+        return own_place(text)
+    raise ArgumentTypeError(f"there is no strategy {text!r}: there are {', '.join(STRATEGIES)}, and FILE.py:NAME")

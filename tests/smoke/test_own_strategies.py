@@ -1,4 +1,4 @@
-"""Draft sources of one's own as arms: found in files and modules, in every table, or refused with the fix."""
+"""Draft sources of one's own in place of strategies: found in files and modules, or refused with the fix."""
 
 from pathlib import Path
 
@@ -28,23 +28,24 @@ number = 3
 
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
-    (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
+    for name in ("mine", "again"):
+        (tmp_path / f"{name}.py").write_text(MINE, encoding="utf-8")
     (tmp_path / "beside.py").write_text("LENGTH = 2\n", encoding="utf-8")
     return tmp_path / "mine.py"
 
 
 def test_a_source_of_a_file_and_what_a_function_makes_are_arms(mine, checkpoints, tmp_path, capsys):
     places = [f"{mine}:repeat_last", f"{mine}:lookup"]
-    assert harness.script("compare", "", [*common(checkpoints, tmp_path / "out"), "--source", *places]) == 0
+    assert harness.script("compare", "", [*common(checkpoints, tmp_path / "out"), "--strategies", *places]) == 0
     summary = summary_of(tmp_path / "out")
     assert list(summary["arms"]) == ["plain", "repeat_last", "lookup"], "no strategy beside them was asked for"
     assert len({arm["identical"] for arm in summary["arms"].values()}) == 1
-    assert summary["provenance"]["arguments"]["source"] == places
+    assert summary["provenance"]["arguments"]["strategies"] == places
     assert "repeat_last" in capsys.readouterr().out
 
 
 def test_strategies_run_beside_it_if_they_are_named(mine, checkpoints, tmp_path):
-    argv = [*common(checkpoints, tmp_path / "out"), "--strategies", "prompt_lookup", "--source", f"{mine}:repeat_last"]
+    argv = [*common(checkpoints, tmp_path / "out"), "--strategies", "prompt_lookup", f"{mine}:repeat_last"]
     assert harness.script("compare", "", argv) == 0
     assert list(summary_of(tmp_path / "out")["arms"]) == ["plain", "prompt_lookup", "repeat_last"]
 
@@ -52,24 +53,25 @@ def test_strategies_run_beside_it_if_they_are_named(mine, checkpoints, tmp_path)
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        ("mine.py", "expected FILE.py:NAME or MODULE:NAME"),
+        ("mine.py", "there is no strategy 'mine.py'"),
+        ("mine.py:", "a source of your own is FILE.py:NAME or MODULE:NAME"),
         ("absent.py:lookup", "there is no file absent.py"),
-        ("{mine}:absent", "has no absent"),
+        ("{mine}:absent", "there is no absent in"),
         ("{mine}:number", "is 3, not a draft source"),
         ("nowhere_at_all:lookup", "there is no module nowhere_at_all"),
         ("{mine}:nothing", "mine.py:nothing makes is of type NoneType, not a draft source"),
-        ("{mine}:lookup {mine}:lookup", "another arm is called lookup"),
+        ("{mine}:lookup {mine.parent}/again.py:lookup", "two arms are called lookup"),
     ],
 )
 def test_what_is_no_source_is_refused(place, words, mine, checkpoints, tmp_path, capsys):
-    argv = [*common(checkpoints, tmp_path), "--source", *place.format(mine=mine).split()]
+    argv = [*common(checkpoints, tmp_path), "--strategies", *place.format(mine=mine).split()]
     with pytest.raises(SystemExit) as end:
         harness.script("compare", "", argv)
     assert words in f"{end.value}{capsys.readouterr().err}"
 
 
 def test_a_changed_file_is_another_experiment(mine):
-    argv = {"source": [f"{mine}:lookup"], "oracle": "code"}
+    argv = {"strategies": [f"{mine}:lookup"], "oracle": "code"}
     before = fingerprint(argv, [])
     assert fingerprint(argv, []) == before
     mine.write_text(MINE + "\n", encoding="utf-8")
