@@ -28,6 +28,7 @@ from experiments.harness.rule_choice import sampling_of
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, Outcome
 from experiments.harness.running import measure, warm_up
 from experiments.harness.thread_check import take_threads
+from experiments.strategies import STRATEGIES
 from specdec.prompts import NamedPrompt, load_prompts
 from specdec.stats.report import Interval, median_ratio, verdict
 
@@ -112,8 +113,10 @@ def watch(arguments: dict[str, Any], console: Console) -> Group:
         ValueError: a model or a prompt cannot be used, or the strategy would remember what was watched.
     """
     name = arguments["strategy"]
-    if arguments.get(f"{name}.store_size"):
-        raise ValueError("--suffix-automaton-store-size: the timed pairs would copy the answer from it: leave it out")
+    memory = STRATEGIES[name].remembers
+    if memory and arguments[f"{name}.{memory}"]:
+        option = f"--{name}-{memory}".replace("_", "-")
+        raise ValueError(f"{option}: the timed pairs would copy the answer from it: leave it out")
     oracle = load_oracle(arguments)
     (prompt,) = as_conversations([prompt_of(arguments)], oracle, arguments)
     source = build_shared(name, arguments, oracle)

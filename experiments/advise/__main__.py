@@ -6,6 +6,7 @@ the best length or tree, and what stops the others from paying. Each strategy's 
 prompts. If a prediction is off by more than a tenth, the part of a step that it misses is named.
 """
 
+from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -13,11 +14,12 @@ from typing import Any
 from exactspec.ending import as_program
 from exactspec.parser import number_in, positive, refusing
 from experiments.advise.advice_parts import CLOSE
-from experiments.advise.cells import CHAINS, LENGTH, TREES, Adviser, Cell
-from experiments.harness.arguments import add_choice, add_strategies, common_parser
+from experiments.advise.cells import CHAINS, LENGTH, TREES, Adviser, Cell, unadvised
+from experiments.harness.arguments import add_strategies, common_parser
 from experiments.harness.rule_choice import add_filters, add_rule
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, SPEEDS
 from experiments.harness.study import Plan, Study
+from experiments.strategies import STRATEGIES
 from specdec.stats import Table
 from specdec.stats.report import WIDEST_PRINTED, Shown, show
 
@@ -36,6 +38,17 @@ COLUMNS = {
 }
 
 
+def _advisable(name: str) -> str:
+    """Return the name of a strategy that can be advised on; it raises ArgumentTypeError for any other, with why."""
+    known = ", ".join([*CHAINS, TREES])
+    if name not in STRATEGIES:
+        raise ArgumentTypeError(f"there is no strategy {name!r}: name one of {known}")
+    if reason := unadvised(name):
+        told = "measure it with `compare`, and `report` says where its time goes"
+        raise ArgumentTypeError(f"no advice on {name}: {reason}; {told}, or name one of {known}")
+    return name
+
+
 def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     """Return the arguments."""
     parser, names = common_parser(__doc__, num_prompts=64, max_new_tokens=64), [*CHAINS, TREES]
@@ -45,7 +58,8 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add_filters(parser, " if the temperature is not 0", top_p=0.95)
     add_rule(parser)
     add("--longest", type=positive, default=8, help="longest drafts considered (%(default)s)")
-    add_choice(parser, None, "all that this oracle can have", names)
+    text = f"strategies to advise on, of {', '.join(names)} (all that this oracle can have)"
+    add("--strategies", nargs="+", type=_advisable, metavar="NAME", help=text)
     add_strategies(parser, names, chosen=(LENGTH, "shape"))
     return vars(parser.parse_args(argv))
 

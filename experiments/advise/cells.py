@@ -34,12 +34,22 @@ from specdec.theory import WidthCurve
 
 LENGTH = "num_draft_tokens"
 TREES = "tree"
-# Strategies that draft chains of up to a given length and run as shipped; merged chains are trees.
-CHAINS = tuple(
-    name
-    for name, strategy in STRATEGIES.items()
-    if name != "merged" and not strategy.asks and any(option.key == LENGTH for option in strategy.options)
-)
+
+
+def unadvised(name: str) -> str | None:
+    """Return why a strategy's best drafts cannot be predicted; None: they can."""
+    strategy = STRATEGIES[name]
+    if strategy.asks:
+        return "it drafts with a head, and advice takes none"
+    if name == "merged":
+        return "it joins the chains of two sources into a tree, whose cost does not follow from their length"
+    if name != TREES and all(option.key != LENGTH for option in strategy.options):
+        return "it has no draft length that could be chosen"
+    return None
+
+
+# Strategies that draft chains of up to a given length.
+CHAINS = tuple(name for name in STRATEGIES if name != TREES and unadvised(name) is None)
 # Of these, those whose drafts are as long as they can be: a policy's end where more would not pay.
 FIXED = tuple(name for name in CHAINS if name != "threshold")
 

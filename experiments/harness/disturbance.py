@@ -21,6 +21,17 @@ def disturbed_units(outcome: Outcome) -> list[dict[str, Any]]:
     return [entry for entry, seconds in times if seconds > most]
 
 
+def disturbance_warning(outcome: Outcome) -> str | None:
+    """Return how many units were disturbed, as a sentence without its full stop; None: no unit was."""
+    found = disturbed_units(outcome)
+    if not found:
+        return None
+    return (
+        f"Other work seems to have disturbed {len(found)} of {len(outcome.done)} units, where a pass of plain decoding "
+        f"took over {SUSPICIOUS:g} times its median"
+    )
+
+
 def disturbance_note(outcome: Outcome, units: Path, journal: Path, way: str | None = None) -> str | None:
     """Return which units were disturbed, and how to measure these again; None: no unit was.
 
@@ -37,7 +48,6 @@ def disturbance_note(outcome: Outcome, units: Path, journal: Path, way: str | No
     numbers = "|".join(str(entry["unit"]) for entry in found)
     kept = shlex.join(["grep", "-vE", f'^."unit": ({numbers}),', str(units)])
     return (
-        f"Other work seems to have disturbed {len(found)} of {len(outcome.done)} units, where a pass of plain decoding "
-        f"took over {SUSPICIOUS:g} times its median: {names}. To measure these again: "
+        f"{disturbance_warning(outcome)}: {names}. To measure these again: "
         f"{kept} > {shlex.quote(str(journal))}; then give {way or 'the same command, without --fresh'}"
     )

@@ -184,13 +184,19 @@ class RecordedArm(EngineArm):
         return measured
 
 
-def heading(outcome: Outcome, facts: Mapping[str, Any]) -> str:
-    """Return what the tables are of."""
-    chosen = facts["arguments"]
+def heading(outcome: Outcome, chosen: Mapping[str, Any], batches: tuple[str, str]) -> str:
+    """Return what the tables are of.
+
+    Args:
+        outcome: of the run.
+        chosen: arguments of the run.
+        batches: their size in words, and how to fill them.
+    """
     return (
         f"{sum(len(entry['prompts']) for entry in outcome.done)} texts of {record_file(chosen)}, repeated in place "
-        f"of a model, batch {chosen['batch_size']}, up to {chosen['max_new_tokens']} new tokens; "
-        f"95 % intervals clustered by {'prompt' if chosen['batch_size'] == 1 else 'batch'} (delta method)."
+        f"of a model, {batches[0]}, up to {chosen['max_new_tokens']} new tokens; "
+        f"95 % intervals clustered by {'prompt' if chosen['batch_size'] == 1 else 'batch'} (delta method). "
+        f"{batches[1]}".rstrip()
     )
 
 

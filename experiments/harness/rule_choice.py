@@ -99,8 +99,10 @@ def way_of(arguments: Mapping[str, Any]) -> str:
     heat = arguments["temperature"]
     if heat == 0:
         return "greedy"
-    rule = arguments["rule"]
+    given = {name: arguments[name] for name, none in no_filters().items() if arguments.get(name, none) != none}
+    filters = "".join(f", {name.replace('_', '-')} {value}" for name, value in given.items())
+    law, rule = f"sampling at temperature {heat}{filters}", arguments["rule"]
     if rule == COUPLED:
-        return f"coupled sampling at temperature {heat}"
+        return f"coupled {law}"
     by = f"by rejection (rule {CHAINS} on chains, {TREES} on trees)" if rule == REJECTION else f"by rule {rule}"
-    return f"sampling at temperature {heat}, drawn {by}"
+    return f"{law}, drawn {by}"

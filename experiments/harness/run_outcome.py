@@ -120,6 +120,11 @@ class Outcome:
         """Return the records of every unit, columns with ``round``; they are empty for a peer."""
         return [entry["arms"][arm]["records"] for entry in self.done]
 
+    def tree(self, arm: str) -> tuple[tuple[int, ...], ...] | None:
+        """Return the nodes of the tree that branches and that an arm's source drafts; None: it declares none."""
+        found = self.done[0]["arms"][arm].get("tree")
+        return None if found is None else tuple(map(tuple, found))
+
     def num_scored_nodes(self, arm: str) -> int:
         """Return the nodes that an arm of ours scored, each row's as many as the widest's of its pass."""
         return sum(sum(records["num_nodes"]) for records in self.records(arm))

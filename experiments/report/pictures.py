@@ -24,7 +24,7 @@ from experiments.report.charts import (
     with_level_1,
 )
 from experiments.report.runs import Run, read_json
-from experiments.report.tree_maps import paths_of, tree_map
+from experiments.report.tree_maps import tree_map
 from experiments.report.why import drafts_chains, longest_of, predictions
 from specdec.stats.report import Interval, Points, paired_ratio
 from specdec.theory import expected_tree_tokens
@@ -200,14 +200,12 @@ def tree_sizes(run: Run) -> list[Picture | str]:
 
 def tree_maps(run: Run) -> list[Picture | str]:
     """Return the heat map of every static tree that branches."""
-    shapes = _trees(run).get("shapes", {})
-    paths = {arm: paths_of(run, shapes, arm) for arm in run.drafting}
     maps = [
         tree_map(arm, nodes, run.outcome.records(arm), colour(number_of(run, arm)))
-        for arm, nodes in paths.items()
-        if nodes is not None
+        for arm in run.drafting
+        if (nodes := run.outcome.tree(arm)) is not None
     ]
-    return [*maps] if maps else ["No tree map: no arm drafted a static tree that branches."]
+    return [*maps] if maps else ["No tree map: no arm's source declared a static tree that branches (Offers.paths)."]
 
 
 def pictures_of(run: Run) -> list[Picture | str]:

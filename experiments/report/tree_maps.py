@@ -1,44 +1,14 @@
 """Static trees with the acceptance of every node."""
 
-import re
-from ast import literal_eval
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.report.charts import INK, LINE, MUTED, PAPER, Picture, axis, mix
-from experiments.report.runs import Run
-from experiments.strategies.tree_shapes import shape_of
-from specdec import Paths, TreeShape
 
 Path = tuple[int, ...]
-_OF_ARM = "tree.shape"
-_LISTED = re.compile(r"Paths\((\[.*\])\)")
 # Pixels that a tree's leaves share, and the sizes that a node may have.
 _WIDTH, _SMALLEST, _LARGEST, _READABLE = 280, 9, 34, 24
-
-
-def _shape_text(run: Run, shapes: Mapping[str, str], arm: str) -> str:
-    """Return how a command line, or ``trees.json``, writes the shape of an arm's trees."""
-    own = run.arguments.get(_OF_ARM) if arm == "tree" else None
-    return str(own or shapes.get(arm, arm))
-
-
-def paths_of(run: Run, shapes: Mapping[str, str], arm: str) -> tuple[Path, ...] | None:
-    """Return the nodes of the trees that an arm drafted, if these were known beforehand and branch.
-
-    Args:
-        run: of the arm.
-        shapes: of ``trees.json``, arm -> shape; empty for other experiments.
-        arm: its name.
-    """
-    text = _shape_text(run, shapes, arm)
-    listed = _LISTED.fullmatch(text)
-    try:
-        shape: TreeShape = Paths(literal_eval(listed[1])) if listed else shape_of(arm if arm in shapes else text)
-    except (ValueError, SyntaxError, TypeError):
-        return None
-    return shape.paths if shape.branches else None
 
 
 def acceptance(records: Sequence[Mapping[str, Sequence[Any]]], paths: Sequence[Path]) -> dict[Path, tuple[int, int]]:

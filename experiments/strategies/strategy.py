@@ -47,6 +47,7 @@ class Strategy:
         variants: arms beside it in its own experiment: name -> the settings in which they differ.
         needs_model: what it asks of the oracle that recorded text cannot give, as the end of a sentence; "": nothing.
         asks: the key of an option that must be given unless a head for the strategy ships with the oracle; "": none.
+        remembers: the key of an option with which the source keeps something of earlier runs; "": none does.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Strategy:
     variants: Mapping[str, Settings] = field(default_factory=dict)
     needs_model: str = ""
     asks: str = ""
+    remembers: str = ""
 
     def is_ready(self, arguments: Settings) -> bool:
         """Whether this command line has what it asks for; if not, it runs only if it is asked for by name."""

@@ -52,6 +52,7 @@ SUFFIX_AUTOMATON = _strategy(
         Option("max-nodes", None, int, "nodes of a tree (chains)"),
         Option("store-size", 0, int, "ids to keep of the outputs of earlier prompts"),
     ),
+    remembers="store_size",
 )
 LOOKAHEAD = _strategy(
     "lookahead",

@@ -84,6 +84,8 @@ class Offers:
         max_depth: longest path ever drafted; a step whose budget is below it counts as shortened.
         max_nodes: upper bound of a draft's nodes (a chain's is its depth), for the cache's slack.
         nested: a draft within a smaller limit is the beginning of one within a larger limit; replays rely on it.
+        paths: every node of the tree that it drafts within no limit, as the ranks of the siblings on its path (see
+            ``TreeShape.paths``); None: not known beforehand. Reports draw acceptance by node from it.
     """
 
     trees: bool = False
@@ -95,6 +97,7 @@ class Offers:
     max_depth: int = 0
     max_nodes: int = 0
     nested: bool = True
+    paths: tuple[tuple[int, ...], ...] | None = None
 
 
 class DraftSession(Protocol):

@@ -77,7 +77,7 @@ class SampledSource:
         if tree is None:
             return chain_offers(self.length, laws)
         depth, nodes = min(tree.max_depth, tree.max_nodes), tree.max_nodes
-        return Offers(tree.branches, laws, tree.reads_confidence, max_depth=depth, max_nodes=nodes)
+        return Offers(tree.branches, laws, tree.reads_confidence, max_depth=depth, max_nodes=nodes, paths=tree.paths)
 
 
 class RunModel(Protocol):

@@ -167,6 +167,21 @@ def test_a_cell_that_cannot_be_sampled_is_refused_before_any_is_measured(wrong, 
     assert f"argument {words} must lie in " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("lookahead", "no advice on lookahead: it has no draft length that could be chosen; measure it with `compare`"),
+        ("merged", "no advice on merged: it joins the chains of two sources into a tree"),
+        ("eagle3", "no advice on eagle3: it drafts with a head, and advice takes none"),
+        ("lookup", "there is no strategy 'lookup': name one of small_transformer, "),
+    ],
+)
+def test_a_strategy_that_it_cannot_advise_on_is_refused_with_the_reason(name, reason, capsys):
+    with pytest.raises(SystemExit):
+        main(["--strategies", "tree", name])
+    assert f"argument --strategies: {reason}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("option", ["--tree-shape", "--ngram-num-draft-tokens"])
 def test_what_it_chooses_itself_is_no_option(option, capsys):
     with pytest.raises(SystemExit):

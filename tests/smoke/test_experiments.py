@@ -215,7 +215,8 @@ def test_an_interrupted_run_goes_on_where_it_was(checkpoints, tmp_path, runs, mo
 def test_units_that_were_disturbed_are_measured_again_as_the_run_says(checkpoints, tmp_path, runs, monkeypatch, capsys):
     monkeypatch.setattr(disturbance, "SUSPICIOUS", 1.0)  # times above the median: two of four
     assert lookup(checkpoints, tmp_path) == 0
-    told = capsys.readouterr().out.splitlines()[-1]
+    *before, told = capsys.readouterr().out.splitlines()
+    assert " ".join(before).index("disturbed 2 of 4 units") < " ".join(before).index("Speed-up over plain decoding")
     disturbed = {(name,) for name in re.findall(r"\d \((p\d)\)", told)}
     subprocess.run(told.partition("again: ")[2].partition("; then")[0], shell=True, check=True)
     runs.clear()

@@ -426,6 +426,18 @@ def test_trees_have_maps_and_stand_beside_theory(checkpoints, tmp_path):
     assert "trees.json was written by another version" in read([folder], tmp_path / "page.html").seen
 
 
+def test_any_arm_whose_source_declares_a_static_tree_has_its_map(checkpoints, tmp_path, found):
+    argv = [*common(checkpoints, tmp_path / "runs"), *options(checkpoints, "medusa", "prompt_lookup")]
+    assert harness.script("compare", "", [*argv, "--medusa-shape", "paths:0.0,1"]) == 0
+    folder = the_folder(tmp_path / "runs")
+    arms = summary_of(folder)["arms"]
+    assert {arm: kept["tree"] for arm, kept in arms.items()} == {
+        "plain": None, "medusa": [[0], [1], [0, 0]], "prompt_lookup": None,
+    }  # fmt: skip
+    assert "Acceptance by node: medusa" in read([folder], tmp_path / "page.html").seen
+    assert "No tree map" not in found.seen
+
+
 def test_acceptance_by_node_by_hand():
     paths = [(0,), (1,), (0, 0), (0, 1)]
     records = [

@@ -1,6 +1,7 @@
 """Generations in colour: every token from where it came, and a text that is the output's own."""
 
 import re
+from dataclasses import replace
 from functools import partial
 from io import StringIO
 from xml.etree import ElementTree
@@ -25,6 +26,7 @@ from experiments.harness.findings.colouring import (
     steps_in,
 )
 from experiments.harness.findings.screen_picture import write_picture
+from experiments.strategies import STRATEGIES
 from specdec import SpeculativeDecoder
 from tests.support.runs.experiments import common, write_rows
 
@@ -167,6 +169,14 @@ def test_what_cannot_be_shown_is_refused(argv, message, capsys):
     with pytest.raises(SystemExit) as stop:
         watch.main([TEXT, "--oracle", "code-draft-tiny", *argv])
     assert message in f"{capsys.readouterr().err} {stop.value}"
+
+
+def test_a_strategy_declares_what_it_remembers(monkeypatch):
+    for strategy in STRATEGIES.values():
+        assert strategy.remembers in {"", *(option.key for option in strategy.options)}
+    monkeypatch.setitem(STRATEGIES, "ngram", replace(STRATEGIES["ngram"], remembers="order"))
+    with pytest.raises(SystemExit, match="watch: --ngram-order: the timed pairs would copy the answer from it"):
+        watch.main([TEXT, "--oracle", "code-draft-tiny", "--strategy", "ngram"])
 
 
 def test_experiments_show_their_first_outputs(checkpoints, tmp_path, capsys):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.harness.arms import PLAIN
+from experiments.harness.disturbance import disturbance_warning
 from experiments.harness.draw_checks import e_value_text
 from experiments.harness.findings.causes import cause_table
 from experiments.harness.findings.run_tables import against_table, speed_table, work_table
@@ -16,7 +17,7 @@ from experiments.harness.recorded_runs import AssumedCosts, heading, worth
 from experiments.harness.rule_choice import way_of
 from experiments.harness.run_outcome import ALL, DECODING_ALONE, Outcome, speed_words
 from specdec.prompts import without_bars
-from specdec.stats import Stats, Table
+from specdec.stats import Stats, Table, count_of
 from specdec.stats.report import FEWEST_UNITS, Interval, Shown, bootstrap_ratio, markdown_of, verdict
 from specdec.system import write_whole
 
@@ -44,7 +45,7 @@ def _summary_without_times(outcome: Outcome, arm: str) -> dict[str, Any]:
     assert stats is not None
     counts = {name: value for name, value in stats.as_dict().items() if "seconds" not in name and name != "stages"}
     ratios = {name: getattr(stats, name) for name in _RATIOS if name != "time_to_first_token"}
-    own = {"identical": sum(same), "prompts": len(same), **outcome.performers(arm)}
+    own = {"identical": sum(same), "prompts": len(same), **outcome.performers(arm), "tree": outcome.tree(arm)}
     return {**own, **ratios, "stats": counts}
 
 
@@ -69,6 +70,7 @@ def _arm_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
         "claim": outcome.done[0]["arms"][arm]["claim"],
         "rule": outcome.done[0]["arms"][arm]["rule"],
         **outcome.performers(arm),
+        "tree": outcome.tree(arm),
         "calibrations": outcome.calibrations(arm),
     }
     if stats is None:
@@ -97,6 +99,8 @@ def by_kind(outcome: Outcome, name: str) -> dict[str, dict[str, Interval]]:
 def headline(outcome: Outcome, timed: bool) -> list[str]:
     """Return in two sentences what a run compared, which arm is best, and whether the outputs are as they should be.
 
+    A third says so if other work seems to have disturbed its times.
+
     Args:
         outcome: of the run.
         timed: whether its times mean something: a model ran, not recorded text.
@@ -105,7 +109,8 @@ def headline(outcome: Outcome, timed: bool) -> list[str]:
     if not others:
         return ["Plain decoding ran alone: there is nothing to compare."]
     if timed:
-        return conclusion(outcome).splitlines()
+        warning = disturbance_warning(outcome)
+        return [*conclusion(outcome).splitlines(), *([] if warning is None else [f"{warning}."])]
     best = max(others, key=lambda arm: outcome.block_efficiency(arm).value)
     found = outcome.block_efficiency(best)
     return [f"{best} makes the most of a verify pass, {found} tokens a row; {UNTIMED}", agreement(outcome)]
@@ -227,8 +232,9 @@ def write(
 def heading_of(outcome: Outcome, facts: Mapping[str, Any]) -> str:
     """Return what the tables of a run are of."""
     chosen = facts["arguments"]
+    batches = _batches(outcome, chosen["batch_size"])
     if record_file(chosen) is not None:
-        return heading(outcome, facts)
+        return heading(outcome, chosen, batches)
     memory = outcome.stats(PLAIN) or Stats()
     weights = f"{chosen['weights']} weights" if chosen.get("weights") else "weights"
     products = ", products of whole numbers" if chosen.get("arithmetic") == "int8" else ""
@@ -241,11 +247,29 @@ def heading_of(outcome: Outcome, facts: Mapping[str, Any]) -> str:
     one += f", its {len(seeds)} seeds together" if len(seeds) > 1 else ""
     unit = "round" if outcome.by_rounds else one if chosen["batch_size"] == 1 else "batch"
     return (
-        f"Speed-up over plain decoding on the same prompts, {way_of(chosen)}, batch {chosen['batch_size']}, "
+        f"Speed-up over plain decoding on the same prompts, {way_of(chosen)}, {batches[0]}, "
         f"{chosen['max_new_tokens']} new tokens; 95 % intervals clustered by {unit} (delta method). "
-        f"{_few(outcome, unit)}"
+        f"{_few(outcome, unit)}{batches[1]}"
         f"{facts['device']}, {facts['backend']} passes, threads {facts['threads']}; {sizes}."
     )
+
+
+def _batches(outcome: Outcome, asked: int) -> tuple[str, str]:
+    """Return the batch size that was asked for, with the rows really in flight, and how to fill batches; "": all are.
+
+    Batches of later turns need no filling: some conversations are over by then.
+    """
+    sizes = [len(entry["prompts"]) for entry in outcome.done]
+    least, most = min(sizes, default=asked), max(sizes, default=asked)
+    span = f"{least} to " if least < most else ""
+    rows = f" ({span}{count_of(most, 'row')} in flight)" if least < asked else ""
+    if all(len(cluster[0]["prompts"]) == asked for cluster in outcome.clusters()):
+        return f"batch {asked}{rows}", ""
+    fill = (
+        f"A batch is of one kind of prompt, and full if there are {asked} of the kind: with --num-prompts "
+        f"{asked * len(outcome.kinds)}, or a multiple, if the kinds are equally large. "
+    )
+    return f"batch {asked}{rows}", fill
 
 
 def _few(outcome: Outcome, unit: str) -> str:

@@ -86,6 +86,9 @@ def test_a_run_with_another_rule_is_another_run() -> None:
 def test_a_run_says_how_it_drew() -> None:
     assert way_of({"temperature": 0, "rule": "coupled"}) == "greedy"
     assert "by rejection (rule standard on chains" in way_of({"temperature": 0.8, "rule": "rejection"})
+    told = way_of({"temperature": 0.8, "top_p": 0.95, "rule": "rejection"})
+    assert told.startswith("sampling at temperature 0.8, top-p 0.95, drawn by rejection")
+    assert way_of({"temperature": 0.8, "top_p": 1.0, "rule": "coupled"}) == "coupled sampling at temperature 0.8"
 
 
 def test_evidence_by_hand() -> None:
