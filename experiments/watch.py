@@ -17,7 +17,7 @@ from exactspec.ending import as_program
 from exactspec.parser import command_like_this, positive, refusing
 from experiments.harness.arguments import PROMPTS, add_column
 from experiments.harness.arms import PLAIN, units_of
-from experiments.harness.building import build_shared, engine_arms
+from experiments.harness.building import arms_of, engine_arms
 from experiments.harness.conversations import as_conversations
 from experiments.harness.draw_checks import texts_in
 from experiments.harness.findings.colouring import PROMPT, Palette, TextPiece
@@ -28,7 +28,7 @@ from experiments.harness.rule_choice import sampling_of
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, Outcome
 from experiments.harness.running import measure, warm_up
 from experiments.harness.thread_check import take_threads
-from experiments.strategies import STRATEGIES
+from experiments.strategies import strategy_of
 from specdec.prompts import NamedPrompt, load_prompts
 from specdec.stats.report import Interval, median_ratio, verdict
 
@@ -113,18 +113,17 @@ def watch(arguments: dict[str, Any], console: Console) -> Group:
         ValueError: a model or a prompt cannot be used, or the strategy would remember what was watched.
     """
     name = arguments["strategy"]
-    memory = STRATEGIES[name].remembers
+    memory = strategy_of(name).remembers
     if memory and arguments[f"{name}.{memory}"]:
         option = f"--{name}-{memory}".replace("_", "-")
         raise ValueError(f"{option}: the timed pairs would copy the answer from it: leave it out")
     oracle = load_oracle(arguments)
     (prompt,) = as_conversations([prompt_of(arguments)], oracle, arguments)
-    source = build_shared(name, arguments, oracle)
-    arms = engine_arms(arguments, oracle, {PLAIN: None, name: source})
+    arms = [*engine_arms(arguments, oracle, {PLAIN: None}), *arms_of(name, arguments, oracle, variants=False)]
     new, repeats = arguments["max_new_tokens"], arguments["repeats"]
     (unit,) = units_of([prompt], 1, seed=arguments["seed"])
     warm_up(arms, unit)
-    decoder = arms[1].decoder
+    decoder, name = arms[1].decoder, arms[1].name
     run = Run(decoder, decoder.start([prompt.start], new, sampling_of(arguments), unit.seeds))
     screen = Screen(last_lines(prompt.text, arguments["prompt_lines"]), name)
     with Live(ScrolledPicture(screen.show(run)), console=console, auto_refresh=False, transient=True) as live:

@@ -232,24 +232,16 @@ def add_strategy(
         group.add_argument(f"--{flag}", dest=dest, default=option.default, type=option.kind, metavar=metavar, help=text)
 
 
-def add_choice(
-    parser: argparse.ArgumentParser,
-    usual: Sequence[str] | None,
-    told: str,
-    names: Collection[str] = STRATEGIES,
-) -> None:
+def add_choice(parser: argparse.ArgumentParser, usual: Sequence[str] | None, told: str) -> None:
     """Add the choice of several strategies.
 
     Args:
         parser: of the program.
         usual: the strategies that run if none is named; None: the program finds them.
         told: ``usual`` in words.
-        names: the strategies that can be named; if these are all, so can sources of one's own.
     """
-    what = f"of {', '.join(names)}" + ("; or your own sources, FILE.py:NAME" if names is STRATEGIES else "")
-    how: dict[str, Any] = {"type": strategy_name} if names is STRATEGIES else {"choices": [*names]}
-    text = f"strategies to run, {what} ({told})"
-    parser.add_argument("--strategies", nargs="+", default=usual, metavar="NAME", help=text, **how)
+    text = f"strategies to run, of {', '.join(STRATEGIES)}; or your own sources, FILE.py:NAME ({told})"
+    parser.add_argument("--strategies", nargs="+", type=strategy_name, default=usual, metavar="NAME", help=text)
 
 
 def _requested_names(arguments: Mapping[str, Any]) -> Collection[str]:

@@ -134,6 +134,7 @@ class Measurement:
         repeats_plain: whether its tokens must be plain decoding's, as greedy and coupled ones must. If not, they are
             draws of the same law.
         rooms: the most tokens that each prompt's output may have, given the context; None for a peer.
+        tree: the nodes of the tree that its source drafts, if that branches and is known beforehand.
     """
 
     seconds: float
@@ -144,6 +145,7 @@ class Measurement:
     rule: str | None = None
     repeats_plain: bool = True
     rooms: Sequence[int] | None = None
+    tree: Sequence[tuple[int, ...]] | None = None
 
 
 class Arm(Protocol):
@@ -201,7 +203,9 @@ class EngineArm:
         seconds = time.perf_counter() - began
         rooms = rooms_of(result.records.columns(), len(prompts), max_new_tokens, self.decoder.oracle.max_context)
         settings, rule = Settings.of(self.decoder.oracle, len(prompts)), self.decoder.rule.name
-        return Measurement(seconds, result.tokens, result.exactness, settings, result, rule, self.repeats_plain, rooms)
+        tree = self.decoder.offers.paths if self.decoder.offers.trees else None
+        came = seconds, result.tokens, result.exactness, settings, result
+        return Measurement(*came, rule, self.repeats_plain, rooms, tree)
 
 
 def rooms_of(records: Mapping[str, Sequence[Any]], count: int, max_new_tokens: int, max_context: int) -> list[int]:

@@ -54,7 +54,7 @@ def engine_arms(
     return [kind(name, oracle, source, sampling, *judging) for name, source in sources.items()]
 
 
-def arms_of(name: str, arguments: Mapping[str, Any], oracle: Oracle, variants: bool) -> Iterator[Arm]:
+def arms_of(name: str, arguments: Mapping[str, Any], oracle: Oracle, variants: bool) -> Iterator[EngineArm]:
     """Yield the arm of a strategy, and those of its variants.
 
     Raises:

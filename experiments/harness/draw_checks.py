@@ -143,14 +143,11 @@ def texts_in(records: Mapping[str, Sequence[Any]], count: int) -> list[list[int]
 
 
 def add_checks(entry: dict[str, Any], unit: Unit, arms: Sequence[Arm], max_new_tokens: int) -> None:
-    """Add to a unit's journal entry the static trees that branch, and the untimed checks of its draws: law and seeds.
+    """Add to a unit's journal entry the untimed checks of its draws: law and seeds.
 
     The law is checked in every fourth unit. In the first one, if it had one round, the seeds must also give the same
     texts again.
     """
-    for arm in arms:
-        if isinstance(arm, EngineArm) and (offers := arm.decoder.draft.offers).trees:
-            entry["arms"][arm.name]["tree"] = offers.paths
     for arm in () if unit.index % EVERY else arms:
         kept = entry["arms"][arm.name]
         if kept["repeats_plain"] or not isinstance(arm, EngineArm):

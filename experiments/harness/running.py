@@ -69,6 +69,7 @@ def _arm_entry(runs: Sequence[Measurement], plain: Sequence[Measurement]) -> dic
         **checks_of(runs, plain[0].tokens),
         "claim": runs[0].claim,
         "settings": asdict(runs[0].settings),
+        "tree": runs[0].tree,
         "calibration": None if calibration is None else calibration.as_dict(),
         **{did: getattr(results[0], did) if results else None for did in PERFORMERS},
         "stats": pool(stats).as_dict() if stats else None,

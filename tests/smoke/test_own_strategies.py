@@ -1,9 +1,11 @@
 """Draft sources of one's own in place of strategies: found in files and modules, or refused with the fix."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+from experiments import watch
 from experiments.harness import running as harness
 from experiments.harness.arguments import fingerprint
 from tests.support.runs.experiments import common, summary_of
@@ -48,6 +50,12 @@ def test_strategies_run_beside_it_if_they_are_named(mine, checkpoints, tmp_path)
     argv = [*common(checkpoints, tmp_path / "out"), "--strategies", "prompt_lookup", f"{mine}:repeat_last"]
     assert harness.script("compare", "", argv) == 0
     assert list(summary_of(tmp_path / "out")["arms"]) == ["plain", "prompt_lookup", "repeat_last"]
+
+
+def test_it_is_watched_by_its_name(mine, capsys):
+    argv = ["def add(a, b):", "--oracle", "code-draft-tiny", "--max-new-tokens", "4", "--repeats", "1"]
+    assert watch.main([*argv, "--strategy", f"{mine}:repeat_last"]) == 0
+    assert re.search(r"^repeat_last +[\d.]+ tokens a step", capsys.readouterr().out, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
