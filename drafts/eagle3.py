@@ -1,12 +1,11 @@
 """Draft with a head that reads the oracle's hidden states and steps token by token: a chain, or a tree of any shape."""
 
 from specdec.contracts import Oracle, SteppingHead
-from specdec.drafting import HeadModel, HeadSource, check_parts
+from specdec.drafting import HeadModel, HeadSource, check_drafter, check_parts
 from specdec.drafting.lengths import LengthPolicy
 from specdec.drafting.shapes import TreeShape
 
 _PARTS = ("layers", "put", "new_cache", "score", "vocab_size", "oracle", "max_context", "device", "dtype", "chains")
-_FIX = "give a stepping head, such as oracles.load_head returns for EAGLE-3 (exit heads are for drafts.EarlyExit)"
 
 
 class Eagle3(HeadSource):
@@ -25,9 +24,9 @@ class Eagle3(HeadSource):
             either way.
 
     Raises:
-        ValueError: an argument out of range, a tree beside a length, a tree that is re-ranked and not greedy
-            (``temperature=0``: to re-rank drawn nodes would move the output's law); in ``open``, another vocabulary
-            than the oracle's, or an oracle without the head's layers.
+        ValueError: a head of another kind, or one that lacks a part; an argument out of range, a tree beside a length,
+            a tree that is re-ranked and not greedy (``temperature=0``: to re-rank drawn nodes would move the output's
+            law); in ``open``, another vocabulary than the oracle's, or an oracle without the head's layers.
 
     Guarantee: the declared law of a node is the one its token was drawn from; greedy tokens are point masses. Lossless
         under every lossless rule. Keys that were made of the head's own features are taken back after every step. A row
@@ -53,7 +52,8 @@ class Eagle3(HeadSource):
         temperature: float | None = None,
         tree: TreeShape | None = None,
     ) -> None:
-        check_parts(head, _PARTS, _FIX)
+        check_drafter(head, self.name)
+        check_parts(head, _PARTS, "give a stepping head, such as oracles.load_head returns for this source")
         super().__init__(num_draft_tokens, length, temperature, tree, default=5)
         self.head = head
 

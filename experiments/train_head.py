@@ -11,82 +11,33 @@ which ``oracles.load_head`` opens (exit heads: ours, in OUT/head/K). A draft mod
 
 import argparse
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 
 from exactspec.ending import as_program
 from exactspec.parser import Parser, positive
-from oracles.checkpoints.loading import load, load_tokenizer, load_trainable
+from experiments.head_kinds import KINDS
+from oracles.checkpoints.loading import load_tokenizer, load_trainable
 from oracles.checkpoints.placement import Arithmetic
 from oracles.checkpoints.tokenization import end_of_text_id
 from oracles.factory.dialogues.shards import Shards
 from oracles.factory.dialogues.writing import begin_of
-from oracles.factory.training.block_distillation import BlockDistillation, describe_dspark, dspark_shape, new_dspark
-from oracles.factory.training.draft_distillation import DraftDistillation, draft_shape, new_draft
-from oracles.factory.training.eagle3_distillation import Eagle3Distillation, describe_eagle3, new_eagle3, usual_outputs
-from oracles.factory.training.exit_distillation import ExitDistillation, last_layers
-from oracles.factory.training.export import check_meaning, export_draft, read_target_ids, take_weights
 from oracles.factory.training.head_distillation import HeadDistillation
-from oracles.factory.training.head_export import eagle3_name, export_head
 from oracles.factory.training.head_losses import DSPARK_LOSS, LOSSES, read_mixture
 from oracles.factory.training.head_text import HeadText, dialogues, own_text
-from oracles.factory.training.lesson import Lesson, served_reader
-from oracles.factory.training.medusa_distillation import MedusaDistillation, new_medusa, save_medusa
 from oracles.factory.training.recipes import Recipe
-from oracles.factory.training.training_arguments import add_run_arguments, precision, run_training, training
+from oracles.factory.training.training_arguments import add_run_arguments, run_training, training
 from oracles.factory.training.training_text import check_text_ids
 from oracles.factory.training.windows import WindowPlan, Windows
-from oracles.heads.medusa_files import medusa_name
 from oracles.quantisation import FORMATS
-from oracles.transformer.eager import Transformer
 from specdec.stats import Table
 from specdec.stats.report import show
-
-_READS = {"layers": None, "learn_as": None, "vocab_size": None, "lm_head": "oracle", "intermediate_size": None}
-# Of a kind that learns several tokens of a draft.
-_COUNTS = {"discount": 0.8}
-# The options that a kind of head has, and what stands for those that are not given.
-KINDS: dict[str, dict[str, Any]] = {
-    "eagle3": {"num_draft_tokens": 3, "loss": "kl", **_COUNTS, **_READS},
-    "dspark": {
-        **{"num_draft_tokens": 6, "loss": DSPARK_LOSS, **_COUNTS, **_READS},
-        **{"own_layers": 2, "markov_rank": 16, "anchors": 128, "mask_id": None},
-    },
-    "medusa": {"num_draft_tokens": 4, "loss": "kl", **_COUNTS, "own_layers": 1},
-    "early_exit": {"loss": "kl", "num_layers": [1, 2, 3], "inner_size": 768},
-    "draft_model": {
-        **{"loss": "kl", "vocab_size": 8192, "learn_as": None},
-        **{"hidden_size": 384, "intermediate_size": 1024, "own_layers": 2},
-    },
-}
-
-
-@dataclass(frozen=True)
-class HeadPupil:
-    """A head in training, what writes it to a folder, the names of parameters there, and its config, if any.
-
-    ``parts``: networks with subfolders of their own, by name; None: everything is in the folder itself.
-    """
-
-    task: HeadDistillation
-    save: Callable[[Path], None]
-    stored_name: Callable[[str], str] = str
-    values: Mapping[str, Any] | None = None
-    parts: Mapping[str, nn.Module] | None = None
-
-    def begin(self, folder: Path) -> None:
-        """Take the weights of a finished head; ValueError: its shape, or what its config says, is not this one's."""
-        if self.values is not None:
-            check_meaning(folder, self.values)
-        for name, part in (self.parts or {"": self.task.model}).items():
-            take_weights(part, folder / name, self.stored_name)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -160,13 +111,13 @@ def _texts(args: argparse.Namespace) -> tuple[HeadText, HeadText]:
 
 def _complete(args: argparse.Namespace) -> None:
     """Fill in the defaults of a kind; refuse options of other kinds, and sizes that do not fit."""
-    own = KINDS[args.kind]
+    own = KINDS[args.kind].options
     if args.init is not None and "vocab_size" in own:
-        own = own | {"vocab_size": None}  # the folder's
-    for name in sorted({option for kind in KINDS.values() for option in kind}):
+        own = {**own, "vocab_size": None}  # the folder's
+    for name in sorted({option for kind in KINDS.values() for option in kind.options}):
         value, option = getattr(args, name), name.replace("_", "-")
         if value is not None and name not in own:
-            kinds = ", ".join(kind for kind, known in KINDS.items() if name in known)
+            kinds = ", ".join(kind for kind, known in KINDS.items() if name in known.options)
             raise ValueError(f"--{option} is of --kind {kinds}: leave it out with --kind {args.kind}")
         setattr(args, name, own.get(name) if value is None else value)
     # What a draft model says of a token does not depend on where its draft began; nor do exit heads say further ones.
@@ -183,104 +134,6 @@ def _complete(args: argparse.Namespace) -> None:
         )
     if "bce" in read_mixture(args.loss) and args.kind != "dspark":
         raise ValueError(f"--loss {args.loss}: bce is of a head that tells confidences: --kind dspark")
-
-
-def _target_ids(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Tensor | None:
-    """Return the ids that the head writes; None: all."""
-    if args.init is not None and "vocab_size" in KINDS[args.kind]:
-        ids = read_target_ids(args.init, oracle.vocab_size)
-        count = oracle.vocab_size if ids is None else len(ids)
-        if args.vocab_size not in (None, count):
-            raise ValueError(
-                f"--vocab-size is {args.vocab_size}, and --init {args.init} writes {count} ids: leave it out"
-            )
-        return ids
-    if args.vocab_size is None or args.vocab_size >= oracle.vocab_size:
-        return None
-    if args.lm_head == "oracle" and not oracle.config.tie_embeddings:
-        raise ValueError(
-            "--vocab-size: the rows of this oracle's head are not its embeddings, so that whoever loads a head cannot "
-            "borrow some of them: give --lm-head own"
-        )
-    return text.frequent(args.vocab_size, oracle.vocab_size)
-
-
-def _layer_choice(args: argparse.Namespace, oracle: Transformer) -> tuple[int, ...]:
-    """Return the layers of ``--layers``, or EAGLE-3's usual ones."""
-    return usual_outputs(oracle.num_layers) if args.layers is None else tuple(sorted({*args.layers}))
-
-
-def _lesson(args: argparse.Namespace, oracle: Transformer, text: HeadText, layers: tuple[int, ...]) -> Lesson:
-    """Return what a head that reads the outputs of some layers learns from."""
-    # The pass that features come of, if not the one that trains.
-    served = None if args.served is None else load(args.oracle, device="cpu", arithmetic=args.served)
-    reader, chosen = None if served is None else served_reader(served, layers), precision(args)
-    ids, rounded = _target_ids(args, oracle, text), FORMATS.get(args.learn_as)
-    return Lesson(oracle, layers, ids, text, args.num_draft_tokens, args.loss, args.discount, chosen, reader, rounded)
-
-
-def _eagle3(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> HeadPupil:
-    lesson = _lesson(args, oracle, text, _layer_choice(args, oracle))
-    inner = args.intermediate_size or oracle.config.intermediate_size
-    values = describe_eagle3(lesson, args.verifier or args.oracle, inner)
-    network = new_eagle3(values, lesson, args.lm_head == "own", args.seed)
-    return HeadPupil(
-        Eagle3Distillation(lesson, network),
-        lambda folder: export_head(network, values, folder, lesson.target_ids),
-        eagle3_name,
-        values,
-    )
-
-
-def _dspark(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> HeadPupil:
-    lesson = _lesson(args, oracle, text, _layer_choice(args, oracle))
-    ids = lesson.target_ids
-    mask = text.rarest(oracle.vocab_size) if args.mask_id is None else args.mask_id
-    if not 0 <= mask < oracle.vocab_size:
-        raise ValueError(f"--mask-id is {mask}; the oracle's ids are 0..{oracle.vocab_size - 1}")
-    inner = args.intermediate_size or oracle.config.intermediate_size
-    shape = dspark_shape(
-        lesson, num_layers=args.own_layers, intermediate_size=inner, markov_rank=args.markov_rank, mask_id=mask,
-        own_head=args.lm_head == "own",
-    )  # fmt: skip
-    network = new_dspark(shape, lesson, args.seed)
-    values = describe_dspark(shape, args.verifier or args.oracle)
-    task = BlockDistillation(lesson, network, shape, args.anchors)
-    return HeadPupil(task, lambda folder: export_head(network, values, folder, ids), values=values)
-
-
-def _medusa(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> HeadPupil:
-    lesson = _lesson(args, oracle, text, (oracle.num_layers - 1,))
-    network = new_medusa(lesson, args.own_layers)
-    name = args.verifier or args.oracle
-    task = MedusaDistillation(lesson, network)
-    return HeadPupil(
-        task, lambda folder: save_medusa(network, name, folder), lambda key: medusa_name(key, args.own_layers)
-    )
-
-
-def _early_exit(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> HeadPupil:
-    layers = last_layers(sorted({*args.num_layers}), oracle.num_layers)
-    task = ExitDistillation(_lesson(args, oracle, text, layers), args.inner_size, args.seed)
-    return HeadPupil(task, task.save, parts=task.adapters)
-
-
-def _draft_model(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> HeadPupil:
-    lesson = _lesson(args, oracle, text, ())
-    table = oracle.model.embed_tokens.weight.detach().cpu()
-    ids = torch.arange(lesson.num_written) if lesson.target_ids is None else lesson.target_ids
-    shape = draft_shape(len(table), len(ids), args.hidden_size, args.own_layers, args.intermediate_size)
-    model = new_draft(shape, table, ids, text.numbers(len(table)), args.seed).to(oracle.device)
-    return HeadPupil(DraftDistillation(lesson, model), lambda folder: export_draft(model, args.oracle, folder))
-
-
-MAKERS: dict[str, Callable[[argparse.Namespace, Transformer, HeadText], HeadPupil]] = {
-    "eagle3": _eagle3,
-    "dspark": _dspark,
-    "medusa": _medusa,
-    "early_exit": _early_exit,
-    "draft_model": _draft_model,
-}
 
 
 def measure(task: HeadDistillation, text: HeadText, places: Tensor, num_done: int) -> dict[str, float]:
@@ -310,9 +163,10 @@ def train(args: argparse.Namespace) -> None:
     for part in (text, held_out):
         check_text_ids(part.ids, oracle.vocab_size)
     print(f"{len(text.ids):,} tokens, {int(text.counts.sum()):,} of them count; {len(held_out.ids):,} held out")
-    pupil = MAKERS[args.kind](args, oracle, text)
+    kind = KINDS[args.kind]
+    pupil = kind.make(args, oracle, text)
     if args.init is not None:
-        pupil.begin(args.init)
+        pupil.begin(args.init, kind.meaning)
     print(f"it has {sum(part.numel() for part in pupil.task.model.parameters()):,} parameters", flush=True)
     plan = WindowPlan(args.step_tokens, args.window, args.window, long_share=0.0)
     windows = Windows(plan, torch.arange(len(text.ids)), args.seed)

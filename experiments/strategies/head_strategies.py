@@ -19,17 +19,20 @@ from experiments.strategies.strategy import (
 from experiments.strategies.tree_shapes import FORMS, shape_of, tree_source
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.checkpoints.placement import WeightType
+from oracles.heads.head_loading import options_of
 from oracles.huggingface import HuggingFaceLM
 from specdec import DraftSource, Oracle
+from specdec.drafting import check_drafter
 
 
-def head_for(name: str, settings: Settings, oracle: Oracle) -> Any:
-    """Return the head that the strategy of a name drafts with.
+def head_for(name: str, settings: Settings, oracle: Oracle, strategy: str | None = None) -> Any:
+    """Return the head that the source of a name drafts with.
 
     Args:
         name: "eagle3", "block_drafter" or "medusa".
         settings: "head" and "head_weights", and what else of the strategy's own options is there.
         oracle: that it drafts for.
+        strategy: the name of the one whose options these are; None: ``name``.
 
     Raises:
         ValueError: the oracle gives no hidden states; there is no such head, or it is of another kind.
@@ -38,15 +41,21 @@ def head_for(name: str, settings: Settings, oracle: Oracle) -> Any:
         raise ValueError(f"{name}: its head reads hidden states, which this oracle does not give: leave it out")
     chosen = head_of(settings, name)
     asked: dict[str, Any] = {"aux_layers": settings.get("aux_layers"), "check": settings.get("check_layers", False)}
-    if "head_weights" in settings:
-        asked["weights"] = settings["head_weights"] or settings["weights"]
     try:
+        if "head_weights" in settings:
+            asked["weights"] = _weights(strategy or name, settings, chosen)
         head = oracles.load_head(chosen, oracle, **asked)
+        check_drafter(head, name)
     except ValueError as error:
         raise ValueError(f"{name}: --head {chosen} cannot be used: {error}") from error
-    if head.drafter != name:
-        raise ValueError(f"{name}: --head {chosen} is of another kind: it is for {head.drafter}")
     return head
+
+
+def _weights(strategy: str, settings: Settings, head: str) -> WeightType | None:
+    """Return the type of a head's weights; a format that has no choice of it is only asked for one that was given."""
+    weights: WeightType | None = settings["head_weights"]
+    is_given = weights not in (None, default_of(strategy, HEAD_WEIGHTS, settings))
+    return (weights or settings["weights"]) if is_given or "weights" in options_of(head) else None
 
 
 def _build(

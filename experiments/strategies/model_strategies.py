@@ -79,7 +79,7 @@ def _excerpt(sequence: Path | list[int]) -> str | list[int]:
 def confident_source(settings: Settings, oracle: Oracle) -> Callable[[LengthPolicy], DraftSource]:
     """Return what makes a source with a length policy: of the draft model, or of the head that "drafter" names."""
     name = settings["drafter"]
-    drafter = draft_model(settings) if name == "model" else head_for(name, settings, oracle)
+    drafter = draft_model(settings) if name == "model" else head_for(name, settings, oracle, "threshold")
     source = drafts.SmallTransformer if name == "model" else HEAD_SOURCES[name]
 
     def make_source(length: LengthPolicy) -> DraftSource:

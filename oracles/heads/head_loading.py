@@ -1,6 +1,7 @@
 """The entry point for heads: their kind is found by their description, then they are loaded for an oracle."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,31 @@ from oracles.heads.medusa_files import is_medusa, load_medusa
 from oracles.heads.medusa_head import MedusaHead
 from oracles.huggingface import HuggingFaceLM
 
-LoadedHead = ExitHead | LoadedEagle3 | LoadedBlockHead | MedusaHead
-Loader = Callable[[Path, Mapping[str, Any], Any, HeadOptions], LoadedEagle3 | LoadedBlockHead | MedusaHead]
-# The loader of each kind of published head, given a folder and its parsed config.json. A config may also name the kind
-# as its architecture.
-KINDS: dict[str, Loader] = {"eagle3": load_eagle3, "block drafter": load_block_head, "medusa": load_medusa}
+PublishedHead = LoadedEagle3 | LoadedBlockHead | MedusaHead
+LoadedHead = ExitHead | PublishedHead
+
+
+@dataclass(frozen=True)
+class Loader:
+    """How heads of a format are loaded.
+
+    Attributes:
+        load: given a folder, its parsed ``config.json``, the oracle and the options.
+        options: of ``load_head``, those that the format has: any of "aux_layers", "backend" and "weights". The others
+            are refused, and a format without "backend" is loaded with "eager".
+    """
+
+    load: Callable[[Path, Mapping[str, Any], Any, HeadOptions], PublishedHead]
+    options: tuple[str, ...]
+
+
+_ALL = ("aux_layers", "backend", "weights")
+# By the name of the format, which a config may also give as its architecture.
+LOADERS = {
+    "eagle3": Loader(load_eagle3, _ALL),
+    "block drafter": Loader(load_block_head, _ALL),
+    "medusa": Loader(load_medusa, ()),
+}
 _MTP = (
     "{}: {!r} is a multi-token prediction module, a part of its model's own checkpoint, which is not supported; known "
     "kinds: {}"
@@ -89,7 +110,9 @@ def load_head(
     path = folder / "config.json"
     values = read_json(path)
     try:
-        head = KINDS[_kind(values, path)](folder, values, oracle, HeadOptions(aux_layers, backend, weights))
+        loader = LOADERS[_format(values, path)]
+        options = HeadOptions(aux_layers, backend, weights).for_format(loader.options, str(path))
+        head = loader.load(folder, values, oracle, options)
     except ValueError as error:
         raise ValueError(f"{_belonging(name_or_path, values)}{error}") from error
     if check:
@@ -101,24 +124,33 @@ def load_head(
     return head
 
 
+def options_of(name_or_path: str | Path) -> tuple[str, ...]:
+    """Return which of ``aux_layers``, ``backend`` and ``weights`` a head on disk has; errors as of ``load_head``."""
+    folder = head_folder(name_or_path)
+    if (folder / EXIT_HEAD).is_file():
+        return ()
+    path = folder / "config.json"
+    return LOADERS[_format(read_json(path), path)].options
+
+
 def _belonging(name_or_path: str | Path, values: Mapping[str, Any]) -> str:
     """Return the beginning of an error: which oracle an embedded head belongs to; empty for other heads."""
     origin = head_origin(values) if name_or_path in head_names() else None
     return "" if origin is None else f"{name_or_path} drafts for {origin[1]}: "
 
 
-def _kind(values: Mapping[str, Any], path: Path) -> str:
-    """Return the kind of a published head, by its config."""
+def _format(values: Mapping[str, Any], path: Path) -> str:
+    """Return the format of a published head, by its config."""
     classes = ConfigKeys(values, str(path)).read("architectures", list, [])
     if is_block_head(values):
         return "block drafter"
     if is_medusa(values):
         return "medusa"
     named = values.get("speculators_model_type")
-    known = ", ".join(KINDS)
+    known = ", ".join(LOADERS)
     told = classes if named is None else [named]
     for name in [*told, values.get("model_type")]:
-        if isinstance(name, str) and name in KINDS and name in told:
+        if isinstance(name, str) and name in LOADERS and name in told:
             return name
         if isinstance(name, str) and "mtp" in name.lower():
             raise ValueError(_MTP.format(path, name, known))

@@ -1,7 +1,7 @@
 """The options of a published head, and its tensors: checked before memory is allocated, then read, then rounded."""
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from oracles.transformer.pass_parts import TransformerShape
 from specdec.contracts import HostOracle
 
 READ_OUT = "lm_head.weight"
+_EVERYWHERE = ("backend", "eager")
 # The type of oracle that each backend of heads needs.
 _HOSTS: dict[Backend, type] = {"native": NativeTransformer, "graphed": GraphedTransformer}
 
@@ -49,17 +50,16 @@ class HeadOptions:
             return self.backend
         return next((kind for kind, host in _HOSTS.items() if isinstance(oracle, host)), "eager")
 
-    def refuse(self, source: str) -> None:
-        """Refuse all options but ``backend="eager"``, for a kind of head that has none of these choices.
+    def for_format(self, taken: Container[str], source: str) -> "HeadOptions":
+        """Return the options for a format that has only those ``taken``; without a backend of its own it is "eager".
 
         Raises:
-            ValueError: the message names ``source``.
+            ValueError: others were given. The message names them and ``source``.
         """
-        if self.backend not in (None, "eager") or self.weights is not None or self.aux_layers is not None:
-            raise ValueError(
-                f"{source}: this kind of head numbers no layers, and computes as torch operations, in the oracle's "
-                "dtype: leave out aux_layers, backend and weights"
-            )
+        given = [name for name, value in vars(self).items() if value is not None and (name, value) != _EVERYWHERE]
+        if extra := [name for name in given if name not in taken]:
+            raise ValueError(f"{source}: this kind of head has no such choice: leave out {' and '.join(extra)}")
+        return self if "backend" in taken else replace(self, backend="eager")
 
 
 def check_fit(source: str, oracle: HostOracle, width: int, vocab_size: int) -> None:

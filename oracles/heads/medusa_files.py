@@ -1,7 +1,6 @@
 """Medusa's heads on disk: the layout of the authors, and that of vLLM."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,7 +36,7 @@ def load_medusa(folder: Path, values: Mapping[str, Any], oracle: MedusaHost, opt
         folder: holds ``config.json`` and safetensors.
         values: of its ``config.json``.
         oracle: the heads read its last layer's output, normed.
-        options: those that make no sense here are refused: the heads number no layers, and compute in torch.
+        options: with the backend "eager".
 
     Raises:
         ValueError: an oracle whose last norm is not available, a config that is unknown, contradictory, or of another
@@ -48,7 +47,6 @@ def load_medusa(folder: Path, values: Mapping[str, Any], oracle: MedusaHost, opt
         raise ValueError(
             f"{keys.source} is of a whole model, with Medusa's heads in its files (Medusa-2): take heads by themselves"
         )
-    options.refuse(keys.source)
     if not oracle.num_layers:
         raise ValueError(f"{keys.source}: Medusa's heads read an oracle's last norm, and {oracle.backend!r} lends none")
     shape, rows, token_map = (
@@ -66,8 +64,7 @@ def load_medusa(folder: Path, values: Mapping[str, Any], oracle: MedusaHost, opt
     original = "medusa_num_heads" in values
     names = [name for name, _ in network.named_parameters()]
     places = {name: _place(name, shape, original, rows, token_map, stored) for name in names}
-    as_torch = replace(options, backend="eager")
-    fill_network(network, places, stored, oracle, as_torch, ignored=(TOKEN_MAP, PREFIX + TOKEN_MAP))
+    fill_network(network, places, stored, oracle, options, ignored=(TOKEN_MAP, PREFIX + TOKEN_MAP))
     target_ids = None if token_map is None else token_map.to(oracle.device)
     return MedusaHead(shape, pack_parts(network), oracle, target_ids)
 

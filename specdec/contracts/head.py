@@ -55,6 +55,10 @@ class Head(Protocol):
     """
 
     @property
+    def drafter(self) -> str:
+        """The name of the source that it is made for."""
+
+    @property
     def oracle(self) -> Oracle:
         """The oracle that it was loaded with, or one of equal layers."""
 
@@ -146,10 +150,6 @@ class BlockLaws(Protocol):
 
 class BlockHead(Head, Protocol):
     """A head that makes the laws of a block of tokens in one pass, given the features of all positions before it."""
-
-    @property
-    def drafter(self) -> str:
-        """The name of the source that it is made for."""
 
     @property
     def num_laws(self) -> int:

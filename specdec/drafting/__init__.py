@@ -10,7 +10,15 @@ from specdec.drafting.head_model import HeadModel, HiddenStates
 from specdec.drafting.judging_model import JudgingModel
 from specdec.drafting.lent_cache import LentCache
 from specdec.drafting.model import DraftModel
-from specdec.drafting.model_source import ChainSession, HeadSource, ModelSource, RunModel, SampledSource, check_parts
+from specdec.drafting.model_source import (
+    ChainSession,
+    HeadSource,
+    ModelSource,
+    RunModel,
+    SampledSource,
+    check_drafter,
+    check_parts,
+)
 from specdec.drafting.ngram_checks import check_contents, check_header
 from specdec.drafting.ngram_model import NGramModel, Sequences
 from specdec.drafting.sessions import MemorylessSession, list_chains, point_chains
@@ -43,6 +51,7 @@ __all__ = [
     "TreeSampler",
     "Trunk",
     "check_contents",
+    "check_drafter",
     "check_header",
     "check_parts",
     "check_servable",

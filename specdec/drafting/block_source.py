@@ -24,7 +24,7 @@ from specdec.contracts import (
 from specdec.drafting.chain_sampler import Follow, FollowOnDevice
 from specdec.drafting.head_model import HiddenStates, of_each_id
 from specdec.drafting.lengths import LengthPolicy
-from specdec.drafting.model_source import HeadSource, RunModel, check_parts
+from specdec.drafting.model_source import HeadSource, RunModel, check_drafter, check_parts
 from specdec.drafting.shapes import TreeShape
 from specdec.drafting.tree_sampler import Frontier
 from specdec.laws import scatter_rows, take
@@ -63,12 +63,7 @@ class BlockSource(HeadSource):
         temperature: float | None = None,
         tree: TreeShape | None = None,
     ) -> None:
-        if (drafter := getattr(head, "drafter", None)) != self.name:
-            fits = "another source" if drafter is None else f"the source {drafter!r}"
-            raise ValueError(
-                f"draft {self.name!r} was given a head that is made for {fits}: {type(head).__name__}; one for it says "
-                f"drafter = {self.name!r}"
-            )
+        check_drafter(head, self.name)
         check_parts(head, _PARTS, "give a block head, such as oracles.load_head returns for this source")
         super().__init__(num_draft_tokens, length, temperature, tree, default=head.num_laws)
         self.head = head

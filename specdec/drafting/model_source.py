@@ -306,6 +306,16 @@ class HeadSource(ModelSource, ABC):
         return super().open(oracle, num_rows, capacity)
 
 
+def check_drafter(head: object, name: str) -> None:
+    """Raise ValueError if a head is not made for the source of a name."""
+    if (drafter := getattr(head, "drafter", None)) != name:
+        fits = "another source" if drafter is None else f"the source {drafter!r}"
+        raise ValueError(
+            f"draft {name!r} was given a head that is made for {fits}: {type(head).__name__}; one for it says "
+            f"drafter = {name!r}"
+        )
+
+
 def check_parts(head: Head, parts: Sequence[str], fix: str) -> None:
     """Raise ValueError if a head lacks one of the parts that a source asks for; ``fix`` says what to give."""
     if lacks := [part for part in parts if not hasattr(head, part)]:

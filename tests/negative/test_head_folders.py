@@ -194,8 +194,14 @@ def test_tensors_of_medusa_that_do_not_fit_are_refused(layout, name, value, mess
 
 def test_medusa_numbers_no_layers(tmp_path):
     folder = medusa_folder(tmp_path, layout="original")
-    with pytest.raises(ValueError, match=r"numbers no layers, .*: leave out aux_layers"):
-        load_head(folder.path, tiny_transformer(), aux_layers="inputs")
+    for given, named in (
+        ({"aux_layers": "inputs", "backend": "eager"}, "aux_layers"),
+        ({"weights": "int8", "backend": "native"}, "backend and weights"),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"config\.json: this kind of head has no such choice: leave out {named}$"
+        ):
+            load_head(folder.path, tiny_transformer(), **given)
     with pytest.raises(ValueError, match="as its oracle was loaded: weights='int8-dynamic' needs float32 arithmetic"):
         load_head(folder.path, tiny_transformer(), weights="int8-dynamic")
 

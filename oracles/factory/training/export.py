@@ -25,11 +25,7 @@ from specdec.system import write_whole
 MAX_SHARD_BYTES = 14 * 2**20
 # What a head's folder may hold besides trained weights: ids that it writes, and copies of the oracle's tables.
 _NOT_TRAINED = {OFFSETS, WRITTEN, "embed_tokens.weight", "verifier_norm.weight", "verifier_lm_head.weight"}
-# Keys of a head's config on which the meaning of its weights depends, though no shape does.
-_MEANING = (
-    *("eagle_aux_hidden_state_layer_ids", "aux_hidden_state_layer_ids", "mask_token_id"),
-    *("norm_before_residual", "norm_output"),
-)
+_SAME = "give the options that the folder was trained with"
 
 
 def llama_config(config: TransformerConfig) -> dict[str, Any]:
@@ -180,39 +176,37 @@ def take_weights(network: nn.Module, folder: Path, stored_name: Callable[[str], 
         ValueError: a tensor is missing, has another shape, or has no place in the network.
     """
     stored, names = StoredTensors(folder), {stored_name(name): name for name, _ in network.named_parameters()}
-    advice = "give the options that the folder was trained with"
     for key, name in names.items():
         parameter, shape = network.get_parameter(name), stored.shapes.get(key)
         if shape != parameter.shape:
             found = "missing" if shape is None else f"of shape {tuple(shape)}"
             raise ValueError(
-                f"{folder}: tensor {key!r} is {found}, and training wants {tuple(parameter.shape)}: {advice}"
+                f"{folder}: tensor {key!r} is {found}, and training wants {tuple(parameter.shape)}: {_SAME}"
             )
         parameter.copy_(stored.take(key))
     if others := sorted(stored.shapes.keys() - names.keys() - _NOT_TRAINED):
-        raise ValueError(f"{folder}: tensor {others[0]!r} has no place in what is trained: {advice}")
+        raise ValueError(f"{folder}: tensor {others[0]!r} has no place in what is trained: {_SAME}")
 
 
-def check_meaning(folder: Path, values: Mapping[str, Any]) -> None:
-    """Check that the weights of a finished head mean what the config of one in training says.
+def check_meaning(folder: Path, meaning: Mapping[str, Any]) -> None:
+    """Check that the weights of a finished head mean what those of one in training do.
 
     Args:
         folder: of ``save_folder``.
-        values: the ``config.json`` that training would write.
+        meaning: keys of the ``config.json`` that training would write, and what it says there.
 
     Raises:
-        ValueError: there is no config, or it names other layers, another mask, or another computation of the layer.
+        ValueError: there is no config, or it says something else under one of the keys.
     """
     path = folder / "config.json"
     if not path.exists():
         raise ValueError(f"{path} does not exist: give the folder of a finished head")
     found = read_json(path)
-    for key in _MEANING:
-        own = values.get(key, False)
+    for key, own in meaning.items():
         if key in found and found[key] != own:
             raise ValueError(
-                f"{path}: {key} is {found[key]}, and training has {own}: give --layers (which count from 0, where "
-                "the config counts from 1) and --mask-id that the folder was trained with"
+                f"{path}: {key} is {found[key]}, and training has {own}: {_SAME} (--layers counts from 0, whatever the "
+                "config does)"
             )
 
 

@@ -4,6 +4,7 @@ import json
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,6 +31,15 @@ from tests.support.models.hf_models import random_model
 from tests.support.models.tiny_models import tiny_transformer, tiny_unpacked
 
 ORACLE = tiny_transformer(11, num_layers=8, max_context=64)
+# What a strategy is told of a run, and its own options.
+RUN = {
+    "oracle": "code",
+    "dtype": "float32",
+    "device": "cpu",
+    "weights": None,
+    "aux_layers": None,
+    "check_layers": False,
+}
 
 
 def rewritten(folder: Path, **changes) -> None:
@@ -366,15 +376,41 @@ def test_the_check_names_a_context_that_is_too_short_for_its_texts_and_laws_that
 def test_a_kind_of_ones_own_is_known_by_its_architecture(tmp_path, monkeypatch):
     medusa_folder(tmp_path, layout="original")
     (tmp_path / "config.json").write_text('{"architectures": ["TwoAhead"]}')
-    monkeypatch.setitem(head_loading.KINDS, "TwoAhead", lambda folder, values, oracle, options: values["architectures"])
+    loader = head_loading.Loader(lambda folder, values, oracle, options: values["architectures"], ())
+    monkeypatch.setitem(head_loading.LOADERS, "TwoAhead", loader)
     assert load_head(tmp_path, ORACLE) == ["TwoAhead"]
 
 
 def test_the_command_says_what_a_head_of_another_kind_is_for(tmp_path):
-    folder = medusa_folder(tmp_path, layout="original").path
-    settings = {"head": folder, "aux_layers": None, "check_layers": False, "head_weights": None, "weights": None}
-    with pytest.raises(ValueError, match=r"of another kind: it is for medusa"):
+    settings = {**RUN, "head": medusa_folder(tmp_path, layout="original").path, "head_weights": None}
+    with pytest.raises(ValueError, match=r"^eagle3: --head .* cannot be used: .* is made for the source 'medusa'"):
         head_strategies.EAGLE3.build(settings, tiny_transformer())
+
+
+@pytest.mark.parametrize("options", [(), ("weights",)], ids=["never rounded", "rounded"])
+def test_usual_weights_are_asked_of_no_head_that_has_no_choice_of_them(options, tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_text('{"architectures": ["own"]}')
+    oracle, taken, own = tiny_transformer(dtype=torch.float32), [], SimpleNamespace(drafter="eagle3")
+    loader = head_loading.Loader(lambda folder, values, oracle, given: taken.append(given) or own, options)
+    monkeypatch.setitem(head_loading.LOADERS, "own", loader)
+
+    def build(strategy, **given):
+        head_strategies.head_for("eagle3", {**RUN, "head": tmp_path, "weights": "int8", **given}, oracle, strategy)
+
+    # What --weights says, what smollm2's strategies usually do, and what is asked for.
+    build(None, head_weights=None)
+    build(None, head_weights="q4_0-int8", oracle="smollm2")
+    build("threshold", head_weights="q4_0-int8", oracle="smollm2")
+    assert [given.weights for given in taken] == (["int8", "q4_0-int8", "q4_0-int8"] if options else [None] * 3)
+    assert {given.backend for given in taken} == {"eager"}
+    if not options:
+        with pytest.raises(ValueError, match=r"^eagle3: --head .* cannot be used: .*: leave out weights$"):
+            build(None, head_weights="int4")
+    del own.drafter
+    with pytest.raises(
+        ValueError, match="made for another source: SimpleNamespace; one for it says drafter = 'eagle3'"
+    ):
+        build(None, head_weights=None)
 
 
 def test_the_command_names_the_strategy_whose_head_has_fewer_laws(tmp_path):

@@ -87,7 +87,7 @@ def test_a_head_may_stand_beside_a_suffix_automaton_and_tell_when_to_stop(tmp_pa
         assert [type(one) for one in source.members] == [drafts.SuffixAutomaton, drafts.Eagle3]
         source = built(name, second="block_drafter", head=str(block), num_draft_tokens=2)
         assert [type(one) for one in source.members] == [drafts.PromptLookup, drafts.BlockDrafter]
-    with pytest.raises(ValueError, match=r"--head .* is of another kind: it is for block_drafter"):
+    with pytest.raises(ValueError, match=r"--head .* cannot be used: .* is made for the source 'block_drafter'"):
         built("cascade", second="eagle3", head=str(block))
     with pytest.raises(ValueError, match=r"eagle3: give --head DIR, .*: none is shipped for code"):
         built("cascade", second="eagle3")

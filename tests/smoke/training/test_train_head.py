@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 import drafts
 import oracles
 from experiments import train_head
+from experiments.head_kinds import KINDS, HeadPupil
 from oracles.checkpoints.config_keys import ConfigKeys
 from oracles.checkpoints.hf_config import read_layers
 from oracles.factory.corpus import STDLIB, modules_only
@@ -398,12 +399,11 @@ def test_an_interrupted_run_is_saved_and_goes_on_with_the_same_bits(make, tmp_pa
     assert [row.get("seen") for row in rows] == [1, 2, 3, *[None] * 5]
 
 
-def check_init(options: dict[str, object], made: str, part: str = "") -> None:
-    """Check that a run of one step with hardly any rate begins with the weights that ``--init`` names."""
-    train_head.main([str(x) for pair in {**options, "--rate": 1e-12}.items() for x in pair])
-    begun, found = (load_file(Path(str(path)) / part / "model.safetensors") for path in (
-        options["--init"], Path(str(options["--out"])) / made,
-    ))  # fmt: skip
+def check_init(given: Sequence[object], begin: Path, out: Path, part: str = "") -> None:
+    """Check that a run of one step with hardly any rate begins with the weights of a folder, which ``--init`` names."""
+    own = ("--init", begin, "--out", out, "--steps", 1, "--rate", 1e-12)  # of options that are given twice, the last
+    train_head.main([str(x) for x in (*given, *own)])
+    begun, found = (load_file(path / part / "model.safetensors") for path in (begin, out / begin.name))
     assert all(torch.equal(found[name], begun[name]) for name in begun)
 
 
@@ -416,7 +416,7 @@ def refuse_init(folder: Path, argv: list[str]) -> None:
         ({"lm_head.weight": torch.zeros(64, 32)}, {}, "lm_head.weight' has no place in what is trained"),
         ({"d2t": ids + 10**6}, {}, "column r writes id"),
         ({"d2t": ids.float()}, {}, "64 whole numbers"),
-        ({}, layers, r"layer_ids is \[0, 2\], and training has .*give --layers"),
+        ({}, layers, r"layer_ids is \[0, 2\], and training has .*give the options .* \(--layers counts from 0"),
         ({}, {"norm_before_residual": True}, "norm_before_residual is True, and training has False"),
     ]):  # fmt: skip
         where = folder / f"given-{number}"
@@ -474,7 +474,7 @@ def test_the_script_goes_on_where_it_stopped_and_writes_a_head_that_drafts(tmp_p
     prompt = [STREAM[:9].tolist()]
     drafted = SpeculativeDecoder(oracle, drafts.Eagle3(head, 3)).generate(prompt, 12)
     assert drafted.tokens == SpeculativeDecoder(oracle).generate(prompt, 12).tokens
-    check_init({**options, "--init": tmp_path / "parts" / "head", "--steps": 1, "--out": tmp_path / "begun"}, "head")
+    check_init(argv, tmp_path / "parts" / "head", tmp_path / "begun")
     with pytest.raises(SystemExit, match=r"lm_head.weight' is missing, and training wants .*: give the options"):
         train_head.main(
             [*argv, "--init", str(tmp_path / "parts" / "head"), "--lm-head", "own", "--out", str(tmp_path / "no")]
@@ -543,25 +543,38 @@ def test_a_fault_of_the_training_itself_is_shown_with_its_place(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("kind", "given", "source"),
     [
+        ("eagle3", ["--layers", "0", "1"], drafts.Eagle3),
         ("dspark", ["--vocab-size", "64", "--own-layers", "1"], drafts.BlockDrafter),
         ("dspark", ["--lm-head", "own", "--loss", "tv"], drafts.BlockDrafter),
         ("medusa", [], drafts.Medusa),
     ],
 )
-def test_heads_of_other_kinds_are_written_in_formats_that_load(kind: str, given, source, tmp_path: Path) -> None:
-    where = code_oracle(tmp_path)
+def test_heads_of_all_kinds_are_written_in_formats_that_load(kind: str, given, source, tmp_path: Path) -> None:
+    where, made = code_oracle(tmp_path), tmp_path / "run" / "head"
     argv = ["--kind", kind, "--oracle", str(where), "--own-text", str(tmp_path / "own.safetensors"), *given]
     sizes = "--steps 2 --window 32 --step-tokens 64 --dev-windows 2 --num-draft-tokens 3 --precision float32"
-    train_head.main([*argv, *sizes.split(), "--out", str(tmp_path / "run")])
-    asked = [*argv, *sizes.split()]
-    begun = {**dict(zip(asked[::2], asked[1::2], strict=True)), "--init": tmp_path / "run" / "head"}
-    check_init({**begun, "--steps": 1, "--out": tmp_path / "again"}, "head")
+    argv += sizes.split()
+    train_head.main([*argv, "--out", str(tmp_path / "run")])
+    check_init(argv, made, tmp_path / "again")
     oracle = oracles.load(where)
-    head = oracles.load_head(tmp_path / "run" / "head", oracle)
-    assert head.num_laws == 3
+    head = oracles.load_head(made, oracle)
+    assert getattr(head, "num_laws", 3) == 3
     prompt = [STREAM[:9].tolist()]
-    drafted = SpeculativeDecoder(oracle, source(head)).generate(prompt, 12)
+    drafted = SpeculativeDecoder(oracle, source(head, 3)).generate(prompt, 12)
     assert drafted.tokens == SpeculativeDecoder(oracle).generate(prompt, 12).tokens
+    assert drafted.stats.num_drafted > 0
+    config = json.loads((made / "config.json").read_text())
+    for key in KINDS[kind].meaning:
+        (made / "config.json").write_text(json.dumps({**config, key: "other"}))
+        with pytest.raises(SystemExit, match=f"config.json: {key} is other, and training has .*: give the options"):
+            train_head.main([*argv, "--init", str(made), "--out", str(tmp_path / "no")])
+
+
+def test_a_kind_of_ones_own_says_what_its_weights_depend_on(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"output_layers": [0, 2]}')
+    pupil = HeadPupil(tiny_medusa_task(), save=print, values={"output_layers": [0, 1]})
+    with pytest.raises(ValueError, match=r"output_layers is \[0, 2\], and training has \[0, 1\]: give the options"):
+        pupil.begin(tmp_path, ("output_layers",))
 
 
 def test_exit_heads_lie_in_folders_of_their_layers_and_draft(tmp_path: Path, capsys) -> None:
@@ -583,8 +596,7 @@ def test_exit_heads_lie_in_folders_of_their_layers_and_draft(tmp_path: Path, cap
         assert head.num_layers == k
         drafted = SpeculativeDecoder(oracle, drafts.EarlyExit(oracle, k, head)).generate(prompt, 12)
         assert drafted.tokens == SpeculativeDecoder(oracle).generate(prompt, 12).tokens
-    begun = {**options, "--num-layers": 2, "--init": run_folder / "head", "--steps": 1, "--out": tmp_path / "again"}
-    check_init(begun, "head", "2")
+    check_init([*argv, "--num-layers", 2], run_folder / "head", tmp_path / "again", "2")
     for given, fault in {
         "--num-layers 1": "another run: exit heads of width 48 after layers 1, 2 by kl, .*, served",
         "--num-layers 3": r"--num-layers \[3\]: the oracle has 3 layers, so give 1\.\.2",
@@ -619,8 +631,7 @@ def test_a_draft_model_learns_from_shards_and_drafts(tmp_path: Path, monkeypatch
     given.insert(given.index("--steps"), str(tmp_path / "more"))
     train_head.main([*given[:-1], str(tmp_path / "run of two")])
     assert "744 tokens, 600 of them count; 124 held out" in capsys.readouterr().out
-    begun = {**dict(zip(argv[::2], argv[1::2], strict=True)), "--init": tmp_path / "run" / "draft_model"}
-    check_init({**begun, "--steps": 1, "--out": tmp_path / "again"}, "draft_model")
+    check_init(argv, tmp_path / "run" / "draft_model", tmp_path / "again")
     oracle, draft = oracles.load(tmp_path / "oracle"), oracles.load(tmp_path / "run" / "draft_model")
     prompt = [STREAM[:9].tolist()]
     drafted = SpeculativeDecoder(oracle, drafts.SmallTransformer(draft, 3)).generate(prompt, 12)
