@@ -22,13 +22,13 @@ from tqdm import tqdm
 
 from exactspec.ending import as_program
 from exactspec.parser import Parser, positive
-from experiments.head_kinds import KINDS
 from oracles.checkpoints.loading import load_tokenizer, load_trainable
 from oracles.checkpoints.placement import Arithmetic
 from oracles.checkpoints.tokenization import end_of_text_id
 from oracles.factory.dialogues.shards import Shards
 from oracles.factory.dialogues.writing import begin_of
 from oracles.factory.training.head_distillation import HeadDistillation
+from oracles.factory.training.head_kinds import KINDS
 from oracles.factory.training.head_losses import DSPARK_LOSS, LOSSES, read_mixture
 from oracles.factory.training.head_text import HeadText, dialogues, own_text
 from oracles.factory.training.recipes import Recipe

@@ -19,7 +19,6 @@ from safetensors.torch import load_file, save_file
 import drafts
 import oracles
 from experiments import train_head
-from experiments.head_kinds import KINDS, HeadPupil
 from oracles.checkpoints.config_keys import ConfigKeys
 from oracles.checkpoints.hf_config import read_layers
 from oracles.factory.corpus import STDLIB, modules_only
@@ -37,6 +36,7 @@ from oracles.factory.training.eagle3_distillation import (
 from oracles.factory.training.exit_distillation import ExitDistillation, last_layers
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.head_distillation import HeadDistillation, calibration_error
+from oracles.factory.training.head_kinds import KINDS, HeadPupil
 from oracles.factory.training.head_losses import (
     DSPARK_LOSS,
     LOSSES,
