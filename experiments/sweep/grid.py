@@ -70,7 +70,10 @@ def read_grid(path: Path) -> Grid:
         raise ValueError(f"{path} is no readable TOML file: {error}") from error
     unknown, experiment = set(content) - _TABLES, content.get("experiment", COMPARE)
     if unknown:
-        raise ValueError(f"{path} has the entries {sorted(unknown)}; known: {', '.join(sorted(_TABLES))}")
+        known = ", ".join(sorted(_TABLES))
+        raise ValueError(
+            f"{path} has the entries {sorted(unknown)}; known: {known}. Options of all units go under [options]"
+        )
     if experiment not in EXPERIMENTS:
         raise ValueError(f"{path}: experiment is {experiment!r}; choose one of {', '.join(EXPERIMENTS)}")
     axes, fixed = content.get("grid", {}), content.get("options", {})

@@ -54,7 +54,7 @@ class NativeJudge(IntEnum):
 class Reads(Enum):
     """What the stops of a rule follow from; a replay whose records say too little for a rule refuses it in these words.
 
-    DRAFTED: p and q of the drafted tokens.
+    DRAFTED: p and q of the drafted tokens; a replay gives the target's laws as tables, also where p is 1.
     SIBLINGS: if siblings were drawn from laws, whole laws too.
     DRAWN: if a token was drawn from a law, whole laws too.
     LAWS: whole laws.
@@ -86,7 +86,10 @@ class VerificationRule(Protocol):
 
     @property
     def coupled(self) -> bool:
-        """Whether draws are keyed by absolute position alone, and target laws become the points so drawn."""
+        """Whether draws are keyed by absolute position alone, and target laws become the points so drawn.
+
+        Sampled output then equals, token for token, that of plain decoding under the same rule, but not under another.
+        """
 
     @property
     def native_judge(self) -> NativeJudge | None:

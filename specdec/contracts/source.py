@@ -123,8 +123,8 @@ class DraftSession(Protocol):
         Args:
             rows: ``[B]`` slots.
             prompts: ids ``[L]`` of each row.
-            scores: those of the prompts without their last ids, as ``specdec.cache.prefill`` returns them, if ``Needs``
-                asks for them and a prompt has two ids; else None.
+            scores: those of the prompts without their last ids, ``[B, L, ...]`` as long as the longest, arbitrary
+                beyond a row's own, if ``Needs`` asks for them and a prompt has two ids; else None.
         """
         return
 
@@ -148,8 +148,8 @@ class DraftSession(Protocol):
         ``keep`` may be shorter than what the session has seen, by any amount. ``scores`` are those of the nodes drafted
         last, root first (of the root alone if the session was not asked for a draft; of a chain without its end if a
         shared budget has dropped that); None if the model that is drafted for has not scored them since. The root is
-        the id before ``new_ids[:, 0]``; a source that reads hidden layers is told in ``scores.path`` after which node
-        each new id came.
+        the id before ``new_ids[:, 0]``: ``context.pending`` in ``propose``, else known to a session that keeps ids.
+        A source that reads hidden layers is told in ``scores.path`` after which node each new id came.
         """
         return
 

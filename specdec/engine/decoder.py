@@ -78,7 +78,8 @@ class SpeculativeDecoder:
     Args:
         oracle: the target model (see ``specdec.contracts.Oracle``).
         draft: proposes tokens; None: autoregressive decoding through the same step.
-        rule: how drafts are judged, by name or as an object; "coupled" makes sampled output equal plain decoding's.
+        rule: how drafts are judged, by name or as an object; "coupled" makes sampled output equal that of plain
+            decoding with ``rule="coupled"``.
         budget: chooses which drafted tokens of all rows are verified, as ``SharedBudget`` does; None: all of them.
         max_cache_bytes: bound on the cache's memory; None: half of what is free.
         prefix_sharing: what is still known of a prompt's beginning, from earlier requests and runs, is not read again;

@@ -51,7 +51,7 @@ def test_a_grid_is_every_combination(checkpoints, tmp_path):
     [
         ("[grid", "is no readable TOML file"),
         ("experiment = 'other'\n[grid]\nseed = [1]", "experiment is 'other'; choose one of compare, "),
-        ("[grids]\nseed = [1]", r"has the entries \['grids'\]; known: experiment, grid, options"),
+        ("[grids]\nseed = [1]", r"\['grids'\]; known: experiment, grid, options. Options of all units go under .o"),
         ("[grid]\n", "give .grid. options with a list of values each; there are none"),
         ("grid = [1]", "are tables of options"),
         ("[options]\nthreads = 3\n[grid]\nseed = [3]", "threads cannot be among the options"),

@@ -82,7 +82,8 @@ def rotation(ids: Sequence[int], budget: int) -> list[int]:
     return [ids[-1 - i % len(ids)] for i in range(budget)]
 
 
-# Per exported name: ways to make the source, given the number of tokens to draft. The first way's law is enumerated.
+# Per exported name: ways to make the source, given the number of tokens to draft.
+# ``tests/exact/engine/test_product.py`` enumerates the law of the first way with every rule.
 SOURCES: dict[str, dict[str, Callable[[Models, int], DraftSource]]] = {
     "PromptLookup": {
         "last": lambda m, k: drafts.PromptLookup(k),
@@ -195,8 +196,9 @@ OTHERS: dict[str, dict[str, Callable[[Models], DraftSource]]] = {
         )
     },
 }
+# The first way of each row; a name may have rows in both tables.
 ENUMERATED: dict[str, DraftSource] = {
-    **{name: next(iter(ways.values()))(THREE_IDS) for name, ways in OTHERS.items()},
+    **{f"{name}, {next(iter(ways))}": next(iter(ways.values()))(THREE_IDS) for name, ways in OTHERS.items()},
     **{name: next(iter(ways.values()))(THREE_IDS, 2) for name, ways in SOURCES.items()},
 }
 

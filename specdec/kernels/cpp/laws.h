@@ -235,7 +235,7 @@ void divide(T* row, int64_t size, T by) {
 // Write the law of a row of logits, or NaN if it has none: a logit is NaN or +infinity, or all are -infinity. Returns
 // the largest logit. `keys` is room for `size` numbers.
 //
-// A filter drops ids by the weights of this row alone, and leaves at least one of those that the filters before it
+// A filter drops ids by the logits or weights of this row alone, and leaves some of those that the filters before it
 // left. top_p and min_p are two bounds on the same weights, of which the stricter holds: that leaves something because
 // both keep the best id. A filter that may drop the best id has to look at what the others have left.
 template <class T>

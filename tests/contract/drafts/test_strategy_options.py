@@ -16,7 +16,7 @@ from experiments.advise import __main__ as advise
 from experiments.advise.cells import Adviser, Cell
 from experiments.harness.arguments import add_strategy, paired_parser, settings_of
 from experiments.harness.building import build_shared
-from experiments.harness.rule_choice import FILTER_OPTIONS, sampling_of
+from experiments.harness.rule_choice import FILTER_OPTIONS, no_filters, sampling_of
 from experiments.harness.running import COMPARE, plan_of
 from experiments.harness.study import Plan
 from experiments.load import __main__ as load
@@ -145,7 +145,7 @@ def test_a_calibration_drafts_no_more_than_a_block_has_laws_for(tmp_path, monkey
         return CALIBRATION
 
     monkeypatch.setattr(model_strategies, "calibrate", calibrate)
-    own = {"rule": "rejection", "top_p": 1.0, "batch_size": 1, "kernels": None, "train_on": __file__}
+    own = {"rule": "rejection", **no_filters(), "batch_size": 1, "kernels": None, "train_on": __file__}
     for drafter, folder, longest in zip(("eagle3", "block_drafter"), heads(tmp_path), (8, 2), strict=True):
         built("threshold", drafter=drafter, head=str(folder), num_draft_tokens=2, **own)
         assert asked.pop() == longest

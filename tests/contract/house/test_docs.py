@@ -77,8 +77,9 @@ def test_pages_and_messages_name_our_distribution_and_no_other_with_extras():
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_a_strategy_has_a_script_and_a_page(name):
     assert (ROOT / "experiments" / f"{name}.py").is_file()
-    (page,) = re.findall(rf"^\| \[`{name}`\]\((\w+\.md)\) \|", INDEX.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert f"experiments.{name}" in (INDEX.parent / page).read_text(encoding="utf-8")
+    rows = re.findall(rf"^\| \[`{name}`\]\((\w+\.md)\) \|", INDEX.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert len(rows) == 1, f"give {name} one row in {INDEX.relative_to(ROOT)}: | [`{name}`](ITS_PAGE.md) | ..."
+    assert f"experiments.{name}" in (INDEX.parent / rows[0]).read_text(encoding="utf-8")
 
 
 def test_the_index_links_every_page():

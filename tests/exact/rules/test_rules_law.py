@@ -151,10 +151,12 @@ def test_unknown_rules_are_refused_with_the_known_names():
 
 
 def test_laws_of_points_and_of_one_hot_tables_are_judged_alike():
-    target, draft_table = TABLES["both greedy"]
-    _, draft, probs = enumerated(CHAINS["three"], target, draft_table)
-    points = Laws.points(probs.argmax(-1))
-    for rule in RULES.values():
-        by_table, by_point = rule(draft, probs), rule(draft, points)
-        assert torch.allclose(by_table.stop_probs, by_point.stop_probs, atol=1e-15)
-    assert np.array_equal(as_laws(probs).dense(3).numpy(), probs.numpy())
+    target, other = TABLES["both greedy"]
+    for draft_table, stop in ((other, 0), (target, 3)):  # the first token falls; all stand
+        _, draft, probs = enumerated(CHAINS["three"], target, draft_table)
+        points = Laws.points(probs.argmax(-1))
+        for rule in RULES.values():
+            by_table, by_point = rule(draft, probs), rule(draft, points)
+            assert torch.allclose(by_table.stop_probs, by_point.stop_probs, atol=1e-15), rule.name
+            assert by_point.stop_probs[0, stop] == 1, rule.name
+        assert np.array_equal(as_laws(probs).dense(3).numpy(), probs.numpy())
