@@ -14,9 +14,9 @@ import torch
 from exactspec.parser import Parser, natural, positive
 from experiments.harness.conversations import add_template_options, add_turns
 from experiments.harness.models import PLACEMENT, RECORDED, path_of, record_file
+from experiments.harness.own_places import own_files
 from experiments.harness.rule_choice import FILTER_OPTIONS, add_sampling
 from experiments.strategies import STRATEGIES, Strategy, strategy_name, strategy_of
-from experiments.strategies.own_strategies import own_files
 from experiments.strategies.strategy import PUBLISHED_SETTINGS, published_settings, yes_or_no
 from oracles.checkpoints.embedded_folders import head_folder, head_names, heads_of
 from oracles.checkpoints.placement import DTYPES, Arithmetic, Backend, WeightType, checkpoint_place, rounds_inputs
@@ -306,7 +306,7 @@ def fingerprint(arguments: Mapping[str, Any], prompts: Sequence[Any]) -> str:
     """
     kept = measuring_arguments(arguments)
     files = {name: _files_of(value) for name, value in kept.items()}
-    own = own_files([*(kept.get("strategies") or ()), kept.get("strategy") or ""])
+    own = own_files([*(kept.get("strategies") or ()), kept.get("rule") or ""])
     files["own"] = [known for file in own for known in _files_of(file)]
     peers = [version_of(package) for package in ("transformers", "llama_cpp_python")]
     machine = [torch.__version__, *peers, torch.get_num_threads(), best_kernels().name, _code()]

@@ -187,8 +187,7 @@ class EngineArm:
         budget: NodeBudget | None = None,
     ) -> None:
         self.name, self.sampling = name, sampling
-        rule = rule_for(rule, draft)
-        self.decoder = SpeculativeDecoder(oracle, draft, rule=rule, kernels=kernels, budget=budget)
+        self.decoder = SpeculativeDecoder(oracle, draft, rule_for(rule, draft), kernels=kernels, budget=budget)
 
     @property
     def repeats_plain(self) -> bool:

@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from exactspec.parser import number_in
-from specdec import DraftSource, SamplingParams
+from experiments.harness.own_places import load_own, own_place
+from specdec import DraftSource, SamplingParams, VerificationRule
+from specdec.contracts import check_rule
 from specdec.verify import RULES
 
 REJECTION, COUPLED = "rejection", "coupled"
@@ -55,15 +57,44 @@ def add_rule(parser: argparse.ArgumentParser) -> None:
     """Add the options that say by which rule drafts are judged, and by which kernels."""
     text = (
         f"how drafts are judged: {REJECTION} (rule {CHAINS} on chains, {TREES} on trees), {COUPLED} (sampled output is "
-        "plain decoding's, token for token; fewer tokens are accepted), or a rule by name (%(default)s)"
+        f"plain decoding's, token for token; fewer tokens are accepted), a rule of {', '.join(RULES)}, or your own, "
+        "FILE.py:NAME (%(default)s)"
     )
-    parser.add_argument("--rule", choices=(REJECTION, *RULES), default=REJECTION, help=text)
+    parser.add_argument("--rule", type=rule_name, default=REJECTION, metavar="RULE", help=text)
     what = "what computes laws, draws and verdicts: compiled code, or its definition in torch (native if it can)"
     parser.add_argument("--kernels", choices=("native", "reference"), help=what)
 
 
-def rule_for(asked: str, draft: DraftSource | None) -> str:
-    """Return the name of the rule that judges an arm's drafts.
+def rule_name(text: str) -> str:
+    """Return the name of a way to judge, or the place of a rule of one's own.
+
+    Raises:
+        ArgumentTypeError: it is neither.
+    """
+    if text in (REJECTION, *RULES):
+        return text
+    if ":" in text:
+        return own_place(text)
+    known = ", ".join((REJECTION, *RULES))
+    raise argparse.ArgumentTypeError(f"there is no rule {text!r}: there are {known}, and FILE.py:NAME")
+
+
+def rule_of(asked: str) -> VerificationRule:
+    """Return the rule that ``--rule`` asks for on chains.
+
+    Raises:
+        ValueError: there is nothing at the place of a rule of one's own, or no rule.
+    """
+    if asked == REJECTION or asked in RULES:
+        return RULES[CHAINS if asked == REJECTION else asked]
+    found = load_own(asked)
+    rule: VerificationRule = found() if isinstance(found, type) else found
+    check_rule(rule)
+    return rule
+
+
+def rule_for(asked: str, draft: DraftSource | None) -> VerificationRule:
+    """Return the rule that judges an arm's drafts.
 
     Args:
         asked: of ``--rule``.
@@ -71,17 +102,18 @@ def rule_for(asked: str, draft: DraftSource | None) -> str:
             has the one that takes least time: a slower one would flatter the arms that are compared with it.
 
     Raises:
-        ValueError: the source branches, and the rule has no meaning on trees.
+        ValueError: the source branches, and the rule has no meaning on trees; or as of ``rule_of``.
     """
+    rule = rule_of(asked)
     if draft is None:
-        return asked if asked != REJECTION and RULES[asked].coupled else CHAINS
+        return rule if rule.coupled else RULES[CHAINS]
     branches = draft.offers.trees
-    if asked == REJECTION:
-        return TREES if branches else CHAINS
-    if branches and not RULES[asked].trees:
+    if branches and asked == REJECTION:
+        return RULES[TREES]
+    if branches and not rule.trees:
         fitting = ", ".join([REJECTION, *(name for name, rule in RULES.items() if rule.trees)])
         raise ValueError(f"--rule {asked} judges chains only, and {draft.name} branches: use one of {fitting}")
-    return asked
+    return rule
 
 
 def sampling_of(arguments: Mapping[str, Any]) -> SamplingParams:

@@ -8,10 +8,9 @@ from typing import Any
 from experiments.advise.cells import LENGTH
 from experiments.harness.arms import PLAIN, EngineArm
 from experiments.harness.building import build_shared
-from experiments.harness.rule_choice import COUPLED, REJECTION, sampling_of
+from experiments.harness.rule_choice import rule_of, sampling_of
 from experiments.strategies import STRATEGIES
 from specdec import Oracle, SharedBudget
-from specdec.verify import RULES
 
 _FORM = re.compile(r"(?P<name>\w+)(:(?P<length>\d+))?(/(?P<nodes>\d+))?")
 
@@ -60,9 +59,8 @@ class ArmSpec:
 
 def repeats_plain(arguments: Mapping[str, Any]) -> bool:
     """Tell whether all arms must write plain decoding's tokens: greedy or coupled ones, by a lossless rule."""
-    rule = arguments["rule"]
-    is_lossless = rule == REJECTION or RULES[rule].lossless
-    return is_lossless and (arguments["temperature"] == 0 or rule == COUPLED)
+    rule = rule_of(arguments["rule"])
+    return rule.lossless and (arguments["temperature"] == 0 or rule.coupled)
 
 
 def build_arms(arguments: Mapping[str, Any], oracle: Oracle) -> dict[str, EngineArm]:

@@ -98,7 +98,7 @@ def _decision(rule: str | None) -> str:
     """Return when a drafted token is accepted, by the rule of a sampled arm; None: greedily."""
     if rule is None:
         return GREEDY
-    return COUPLED if RULES[rule].coupled else DRAWN.format(rule=rule)
+    return COUPLED if rule in RULES and RULES[rule].coupled else DRAWN.format(rule=rule)
 
 
 def _differences(found: Mapping[str, Any]) -> list[str]:

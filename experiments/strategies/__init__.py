@@ -2,6 +2,7 @@
 
 from argparse import ArgumentTypeError
 
+from experiments.harness.own_places import own_place
 from experiments.strategies import (
     combined,
     head_strategies,
@@ -9,7 +10,7 @@ from experiments.strategies import (
     oracle_strategies,
     text_strategies,
 )
-from experiments.strategies.own_strategies import own_place, own_strategy
+from experiments.strategies.own_strategies import own_strategy
 from experiments.strategies.strategy import MODEL, Strategy
 
 __all__ = ["AS_SHIPPED", "MODEL", "STRATEGIES", "Strategy", "strategy_name", "strategy_of"]

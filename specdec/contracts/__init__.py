@@ -61,7 +61,7 @@ from specdec.contracts.oracle_kinds import (
     check_has_laws,
     check_model,
 )
-from specdec.contracts.rule import NativeJudge, Reads, Rule, Verdict, VerificationRule, rule_label
+from specdec.contracts.rule import NativeJudge, Reads, Rule, Verdict, VerificationRule, check_rule, rule_label
 from specdec.contracts.source import (
     Context,
     DraftSession,
@@ -148,6 +148,7 @@ __all__ = [
     "capability_of",
     "check_has_laws",
     "check_model",
+    "check_rule",
     "check_source",
     "check_tensors",
     "check_vocabulary",

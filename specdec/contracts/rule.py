@@ -146,3 +146,18 @@ def rule_label(rule: VerificationRule) -> str:
     given: tuple[Field[Any], ...] = fields(rule) if is_dataclass(rule) else ()
     told = ", ".join(f"{one.name}={getattr(rule, one.name)!r}" for one in given if one.name not in _DECLARED)
     return f"{rule.name}({told})" if told else rule.name
+
+
+def check_rule(rule: VerificationRule) -> None:
+    """Raise ValueError if a rule does not declare what the engine must know of it."""
+    missing = [part for part in ("name", "lossless", "trees", "coupled", "native_judge") if not hasattr(rule, part)]
+    if missing or not callable(rule):
+        lacks = ", ".join(missing or ["__call__"])
+        raise ValueError(
+            f"rule {type(rule).__name__} lacks {lacks}: derive it from specdec.Rule, or declare what "
+            "specdec.contracts.VerificationRule lists"
+        )
+    if not (rule.native_judge is None or isinstance(rule.native_judge, NativeJudge)):
+        raise ValueError(
+            f"rule {rule.name!r}: native_judge is {rule.native_judge!r}; give a member of specdec.NativeJudge, or None"
+        )

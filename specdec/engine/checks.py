@@ -12,12 +12,12 @@ from specdec.contracts import (
     Draft,
     DraftSource,
     IntArray,
-    NativeJudge,
     Offers,
     Oracle,
     Tree,
     VerificationRule,
     as_recorded,
+    check_rule,
     check_source,
     check_vocabulary,
     form_fault,
@@ -42,21 +42,6 @@ def check_oracle(oracle: Oracle) -> None:
         raise ValueError(
             f"oracle={oracle!r} lacks {', '.join(missing)}: give what oracles.load returns, or an object that fulfils "
             "specdec.contracts.Oracle"
-        )
-
-
-def check_rule(rule: VerificationRule) -> None:
-    """Raise ValueError if a rule does not declare what the engine must know of it."""
-    missing = [part for part in ("name", "lossless", "trees", "coupled", "native_judge") if not hasattr(rule, part)]
-    if missing or not callable(rule):
-        lacks = ", ".join(missing or ["__call__"])
-        raise ValueError(
-            f"rule {type(rule).__name__} lacks {lacks}: derive it from specdec.Rule, or declare what "
-            "specdec.contracts.VerificationRule lists"
-        )
-    if not (rule.native_judge is None or isinstance(rule.native_judge, NativeJudge)):
-        raise ValueError(
-            f"rule {rule.name!r}: native_judge is {rule.native_judge!r}; give a member of specdec.NativeJudge, or None"
         )
 
 

@@ -1,4 +1,4 @@
-"""Draft sources of one's own in place of strategies: found in files and modules, or refused with the fix."""
+"""Draft sources and rules of one's own in place of names: found in files and modules, or refused with the fix."""
 
 import re
 from pathlib import Path
@@ -8,11 +8,20 @@ import pytest
 from experiments import watch
 from experiments.harness import running as harness
 from experiments.harness.arguments import fingerprint
-from tests.support.runs.experiments import common, summary_of
+from experiments.report import PAGE
+from experiments.report import __main__ as report
+from tests.support.runs.experiments import common, summary_of, the_folder
 
 MINE = """
 import drafts
 from beside import LENGTH
+from specdec.verify import Standard
+
+class Own(Standard):
+    name = "own"
+
+    def __call__(self, draft, laws):
+        return super().__call__(draft, laws)
 
 @drafts.stateless(num_draft_tokens=LENGTH)
 def repeat_last(ids: list[int], budget: int) -> list[int]:
@@ -58,11 +67,34 @@ def test_it_is_watched_by_its_name(mine, capsys):
     assert re.search(r"^repeat_last +[\d.]+ tokens a step", capsys.readouterr().out, re.MULTILINE)
 
 
+def test_a_rule_judges_what_drafts_and_not_plain_decoding(mine, checkpoints, tmp_path):
+    argv = [
+        *common(checkpoints, tmp_path / "out"),
+        "--temperature",
+        "0.8",
+        "--trace",
+        "1",
+        "--strategies",
+        "prompt_lookup",
+    ]
+    assert harness.script("compare", "", [*argv, "--rule", f"{mine}:Own"]) == 0
+    summary = summary_of(tmp_path / "out")
+    assert {name: (arm["rule"], arm["claim"]) for name, arm in summary["arms"].items()} == {
+        "plain": ("standard", "exact"),
+        "prompt_lookup": ("own", "exact"),
+    }
+    assert report.main([str(the_folder(tmp_path / "out"))]) == 0
+    assert "drawn by rule own:" in (the_folder(tmp_path / "out") / PAGE).read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("place", "words"),
     [
+        ("prompt_lookup --rule own", "there is no rule 'own'"),
+        ("prompt_lookup --rule {mine}:absent", "there is no absent in"),
+        ("prompt_lookup --rule {mine}:number", "rule int lacks name"),
         ("mine.py", "there is no strategy 'mine.py'"),
-        ("mine.py:", "a source of your own is FILE.py:NAME or MODULE:NAME"),
+        ("mine.py:", "what is your own is FILE.py:NAME or MODULE:NAME"),
         ("absent.py:lookup", "there is no file absent.py"),
         ("{mine}:absent", "there is no absent in"),
         ("{mine}:number", "is 3, not a draft source"),

@@ -51,13 +51,13 @@ SETTINGS = Settings("eager", "float32", "cpu", None, 1, 1)
     ],
 )
 def test_a_rule_fits_its_source(asked: str, rules: tuple[str, ...]) -> None:
-    assert tuple(rule_for(asked, draft) for draft in (None, CHAIN, TREE)) == rules  # type: ignore[arg-type]
+    assert tuple(rule_for(asked, draft).name for draft in (None, CHAIN, TREE)) == rules  # type: ignore[arg-type]
 
 
 def test_only_rules_for_chains_are_refused_on_trees() -> None:
     for name, rule in RULES.items():
         if rule.trees:
-            assert rule_for(name, TREE) == name  # type: ignore[arg-type]
+            assert rule_for(name, TREE) is rule  # type: ignore[arg-type]
         else:
             with pytest.raises(ValueError, match=f"--rule {name} judges chains only, and tree branches: use one of"):
                 rule_for(name, TREE)  # type: ignore[arg-type]
