@@ -19,7 +19,7 @@ from experiments.harness.journal import Piece
 from experiments.harness.rule_choice import add_filters, sampling_of
 from experiments.harness.study import Plan, Study
 from experiments.harness.tiny import tiny_strategies
-from experiments.strategies import AS_SHIPPED
+from experiments.strategies import AS_SHIPPED, strategy_of
 from specdec import RULES, DraftSource, Oracle, Result, SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless, compare_runs
 from specdec.prompts import NamedPrompt
@@ -83,7 +83,8 @@ class Runner:
         self.seeds = [(arguments["seed"], number) for number in kept]
         self.sources: dict[str, DraftSource | None] = {PLAIN: None}
         for name in arguments["strategies"]:
-            self.sources[name] = build_shared(name, {**arguments, "batch_size": 1, "rule": "coupled"}, oracle)
+            source = build_shared(name, {**arguments, "batch_size": 1, "rule": "coupled"}, oracle)
+            self.sources[strategy_of(name).name] = source
         self.plain: dict[str, Result] = {}
 
     def decode(self, case: Case) -> Result:

@@ -132,8 +132,9 @@ def _complete(args: argparse.Namespace) -> None:
         raise ValueError(
             f"--num-draft-tokens is {args.num_draft_tokens}; give 1..{args.window - 1}, less than a window"
         )
-    if "bce" in read_mixture(args.loss) and args.kind != "dspark":
-        raise ValueError(f"--loss {args.loss}: bce is of a head that tells confidences: --kind dspark")
+    if "bce" in read_mixture(args.loss) and not KINDS[args.kind].has_confidence:
+        telling = ", ".join(name for name, kind in KINDS.items() if kind.has_confidence)
+        raise ValueError(f"--loss {args.loss}: bce is of a head that tells confidences: --kind {telling}")
 
 
 def measure(task: HeadDistillation, text: HeadText, places: Tensor, num_done: int) -> dict[str, float]:

@@ -11,7 +11,8 @@ from experiments.harness.conversations import LaterTurn
 from experiments.harness.journal import Piece
 from experiments.harness.rule_choice import REJECTION, rule_for
 from experiments.harness.settings import Settings
-from specdec import DraftSource, NodeBudget, Oracle, Result, SamplingParams, SpeculativeDecoder
+from specdec import DraftSource, NodeBudget, Oracle, Paths, Result, SamplingParams, SpeculativeDecoder
+from specdec.contracts import Offers
 from specdec.prompts import NamedPrompt
 from specdec.requests import make_requests
 
@@ -173,7 +174,7 @@ class EngineArm:
         kernels, budget: see ``SpeculativeDecoder``.
 
     Raises:
-        ValueError: the rule or the budget does not fit the source.
+        ValueError: the rule or the budget does not fit the source, or what it offers as its tree is none.
     """
 
     def __init__(
@@ -188,6 +189,7 @@ class EngineArm:
     ) -> None:
         self.name, self.sampling = name, sampling
         self.decoder = SpeculativeDecoder(oracle, draft, rule_for(rule, draft), kernels=kernels, budget=budget)
+        self._tree = _tree_of(self.decoder.offers, name)
 
     @property
     def repeats_plain(self) -> bool:
@@ -202,9 +204,18 @@ class EngineArm:
         seconds = time.perf_counter() - began
         rooms = rooms_of(result.records.columns(), len(prompts), max_new_tokens, self.decoder.oracle.max_context)
         settings, rule = Settings.of(self.decoder.oracle, len(prompts)), self.decoder.rule.name
-        tree = self.decoder.offers.paths if self.decoder.offers.trees else None
         came = seconds, result.tokens, result.exactness, settings, result
-        return Measurement(*came, rule, self.repeats_plain, rooms, tree)
+        return Measurement(*came, rule, self.repeats_plain, rooms, self._tree)
+
+
+def _tree_of(offers: Offers, arm: str) -> Sequence[tuple[int, ...]] | None:
+    """Return the nodes of an arm's tree if it branches and is known; ValueError: it is no tree."""
+    if not offers.trees or not offers.paths:
+        return None
+    try:
+        return Paths([[int(rank) for rank in path] for path in offers.paths]).paths
+    except ValueError as error:
+        raise ValueError(f"{arm}: offers.paths of its source are no tree: {error}") from error
 
 
 def rooms_of(records: Mapping[str, Sequence[Any]], count: int, max_new_tokens: int, max_context: int) -> list[int]:

@@ -144,7 +144,7 @@ def check_recorded(strategies: Sequence[str], peers: Sequence[str], arguments: M
 
 def _check_arms(costs: AssumedCosts | None, strategies: Sequence[str]) -> None:
     """Refuse costs of anything but a strategy that runs or a variant of one."""
-    arms = [*strategies, *(variant for name in strategies for variant in strategy_of(name).variants)]
+    arms = [arm for one in map(strategy_of, strategies) for arm in (one.name, *one.variants)]
     for arm in costs.draft if costs else ():
         if arm and arm not in arms:
             raise ValueError(f"--draft-cost: {arm!r} is none of the arms: {', '.join(arms)}")

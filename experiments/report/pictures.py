@@ -205,7 +205,11 @@ def tree_maps(run: Run) -> list[Picture | str]:
         for arm in run.drafting
         if (nodes := run.outcome.tree(arm)) is not None
     ]
-    return [*maps] if maps else ["No tree map: no arm's source declared a static tree that branches (Offers.paths)."]
+    if maps:
+        return [*maps]
+    return [
+        "No tree map: of no arm is a static tree that branches known (Offers.paths of its source; older runs lack it)."
+    ]
 
 
 def pictures_of(run: Run) -> list[Picture | str]:

@@ -21,7 +21,7 @@ def _source(place: str, oracle: Oracle) -> DraftSource:
     try:
         return _checked(value, place)
     except ValueError:
-        if not callable(value):
+        if isinstance(value, type) or not callable(value):
             raise
     return _checked(value(oracle), f"what {place} makes")
 

@@ -25,6 +25,7 @@ from experiments.harness.rounds import Round, TimedArm, measure
 from experiments.harness.rule_choice import add_sampling, sampling_of
 from experiments.harness.study import Plan, Study
 from experiments.load.serving import LoadRun, serve
+from experiments.strategies import strategy_of
 from specdec import Oracle, SamplingParams, SpeculativeDecoder
 from specdec.prompts import NamedPrompt
 from specdec.requests import Prompt
@@ -122,7 +123,7 @@ def decoders_of(arguments: Mapping[str, Any], oracle: Oracle, size: int) -> dict
         ValueError: a strategy's options are unusable, or this oracle cannot have it.
     """
     settings = {**arguments, "batch_size": size}
-    built = {name: build_shared(name, settings, oracle) for name in arguments["strategies"]}
+    built = {strategy_of(name).name: build_shared(name, settings, oracle) for name in arguments["strategies"]}
     return {arm.name: arm.decoder for arm in engine_arms(arguments, oracle, {PLAIN: None, **built})}
 
 

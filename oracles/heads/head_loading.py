@@ -117,9 +117,8 @@ def load_head(
         raise ValueError(f"{_belonging(name_or_path, values)}{error}") from error
     if check:
         if not isinstance(head, LoadedEagle3):
-            raise ValueError(
-                f"{path}: check drafts with EAGLE-3's heads alone; say aux_layers if the numbers are in doubt"
-            )
+            doubt = "; say aux_layers if the numbers are in doubt" if "aux_layers" in loader.options else ""
+            raise ValueError(f"{path}: check drafts with EAGLE-3's heads alone{doubt}")
         check_convention(head, oracle)
     return head
 

@@ -309,11 +309,10 @@ class HeadSource(ModelSource, ABC):
 def check_drafter(head: object, name: str) -> None:
     """Raise ValueError if a head is not made for the source of a name."""
     if (drafter := getattr(head, "drafter", None)) != name:
-        fits = "another source" if drafter is None else f"the source {drafter!r}"
-        raise ValueError(
-            f"draft {name!r} was given a head that is made for {fits}: {type(head).__name__}; one for it says "
-            f"drafter = {name!r}"
-        )
+        given = f"draft {name!r} was given {type(head).__name__}"
+        if drafter is None:
+            raise ValueError(f"{given}, which has no drafter: that of a head for this source is {name!r}")
+        raise ValueError(f"{given}, which is made for the source {drafter!r}")
 
 
 def check_parts(head: Head, parts: Sequence[str], fix: str) -> None:

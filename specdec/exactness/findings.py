@@ -144,6 +144,8 @@ def _tree_findings(draft: Draft, budget: Budget, offers: Offers) -> Findings:
         if bool(((parents < -1) | (parents >= torch.arange(size, device="cpu"))).any()):
             yield b, f"a parent is no smaller index: {parents.tolist()}"
             continue
+        if offers.paths is not None and size == len(offers.paths) and _rank_paths(parents.tolist()) != {*offers.paths}:
+            yield b, f"a whole draft is another tree than offers.paths: parents {parents.tolist()}"
         above = ancestors_of(parents.unsqueeze(0))[0]
         depth = int(above.sum(-1).max()) if size else 0
         limits = {"depth": (depth, int(budget.max_depth[b])), "nodes": (size, int(budget.max_nodes[b]))}
@@ -153,6 +155,15 @@ def _tree_findings(draft: Draft, budget: Budget, offers: Offers) -> Findings:
             scouts = draft.is_scout[b, :size].cpu()
             if bool(((above & scouts).any(-1) & ~scouts).any()):
                 yield b, "a scout has a verified descendant"
+
+
+def _rank_paths(parents: list[int]) -> set[tuple[int, ...]]:
+    """Return the nodes of a tree, each as the ranks of the siblings on its path."""
+    paths: list[tuple[int, ...]] = []
+    for node, parent in enumerate(parents):
+        before = () if parent < 0 else paths[parent]
+        paths.append((*before, parents[:node].count(parent)))
+    return {*paths}
 
 
 def honesty_findings(draft: Draft, draws: list[list[Draw]], offers: Offers) -> Findings:

@@ -216,7 +216,10 @@ def test_each_fault_of_form_is_told_and_no_other():
         return [fault for _, fault in found]
 
     assert told(replace(chain, confidence=torch.tensor([[0.0, 1.0]]))) == []
-    assert told(siblings, one, trees=True) == []
+    assert told(siblings, one, trees=True, paths=((0,), (1,))) == []
+    other = "a whole draft is another tree than offers.paths: parents [-1, -1]"
+    assert told(siblings, one, trees=True, paths=((0,), (0, 0))) == [other]
+    assert told(siblings, one, trees=True, paths=((0,), (1,), (1, 0))) == [], "a part of the tree"
     for branching in (siblings, replace(chain, is_scout=torch.tensor([[False, True]]))):
         assert told(branching) == ["the draft branches or has scouts, and offers.trees is False"]
     assert told(replace(chain, num_nodes=torch.tensor([3]))) == ["num_nodes 3 does not lie in 0..2"]

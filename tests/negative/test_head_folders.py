@@ -220,7 +220,9 @@ def test_sources_refuse_what_a_block_cannot_give(tmp_path):
         drafts.BlockDrafter(heads)
     with pytest.raises(ValueError, match="made for the source 'block_drafter'"):
         drafts.Medusa(block)
-    with pytest.raises(ValueError, match="made for another source: Transformer; one for it says drafter = 'medusa'"):
+    with pytest.raises(
+        ValueError, match="given Transformer, which has no drafter: that of a head for this source is 'medusa'"
+    ):
         drafts.Medusa(oracle)
     with pytest.raises(ValueError, match="not both"):
         drafts.Medusa(heads, num_draft_tokens=2, length=Fixed(2))

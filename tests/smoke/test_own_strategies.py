@@ -97,6 +97,7 @@ def test_a_rule_judges_what_drafts_and_not_plain_decoding(mine, checkpoints, tmp
         ("mine.py:", "what is your own is FILE.py:NAME or MODULE:NAME"),
         ("absent.py:lookup", "there is no file absent.py"),
         ("{mine}:absent", "there is no absent in"),
+        ("{mine}:Own", "mine.py:Own is the class Own, not a draft source; give an object"),
         ("{mine}:number", "is 3, not a draft source"),
         ("nowhere_at_all:lookup", "there is no module nowhere_at_all"),
         ("{mine}:nothing", "mine.py:nothing makes is of type NoneType, not a draft source"),

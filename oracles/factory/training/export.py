@@ -205,8 +205,8 @@ def check_meaning(folder: Path, meaning: Mapping[str, Any]) -> None:
     for key, own in meaning.items():
         if key in found and found[key] != own:
             raise ValueError(
-                f"{path}: {key} is {found[key]}, and training has {own}: {_SAME} (--layers counts from 0, whatever the "
-                "config does)"
+                f"{path}: {key} is {found[key]}, and training has {own}: {_SAME}, such as --mask-id or "
+                "--layers, which counts from 0 whatever the config does"
             )
 
 

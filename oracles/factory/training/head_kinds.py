@@ -66,11 +66,13 @@ class HeadKind:
         meaning: keys of its config on which the meaning of its weights depends, though no shape does: ``--init``
             refuses a head that differs in one of them. What training would not write there counts as False.
         make: makes one from the arguments, the oracle and the text to learn on.
+        has_confidence: whether it tells confidences, which "bce" in ``--loss`` teaches.
     """
 
     options: Mapping[str, Any]
     meaning: tuple[str, ...]
     make: Callable[[argparse.Namespace, Transformer, HeadText], HeadPupil]
+    has_confidence: bool = False
 
 
 def _target_ids(args: argparse.Namespace, oracle: Transformer, text: HeadText) -> Tensor | None:
@@ -176,8 +178,9 @@ KINDS: dict[str, HeadKind] = {
             **{"num_draft_tokens": 6, "loss": DSPARK_LOSS, **_COUNTS, **_READS},
             **{"own_layers": 2, "markov_rank": 16, "anchors": 128, "mask_id": None},
         },
-        ("aux_hidden_state_layer_ids", "mask_token_id"),
+        ("aux_hidden_state_layer_ids", "mask_token_id", "sample_from_anchor"),
         _dspark,
+        has_confidence=True,
     ),
     "medusa": HeadKind({"num_draft_tokens": 4, "loss": "kl", **_COUNTS, "own_layers": 1}, (), _medusa),
     "early_exit": HeadKind({"loss": "kl", "num_layers": [1, 2, 3], "inner_size": 768}, (), _early_exit),

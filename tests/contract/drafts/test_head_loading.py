@@ -408,7 +408,7 @@ def test_usual_weights_are_asked_of_no_head_that_has_no_choice_of_them(options, 
             build(None, head_weights="int4")
     del own.drafter
     with pytest.raises(
-        ValueError, match="made for another source: SimpleNamespace; one for it says drafter = 'eagle3'"
+        ValueError, match="given SimpleNamespace, which has no drafter: that of a head for this source is 'eagle3'"
     ):
         build(None, head_weights=None)
 

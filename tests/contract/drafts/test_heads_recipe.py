@@ -69,7 +69,9 @@ def test_a_head_that_lacks_a_part_or_scores_another_vocabulary_is_refused(names)
     del head.max_context
     with pytest.raises(ValueError, match="of type OneLayer and lacks max_context:"):
         drafts.Eagle3(head)
-    with pytest.raises(ValueError, match="the source 'block_drafter': TwoAhead; one for it says drafter = 'eagle3'"):
+    with pytest.raises(
+        ValueError, match="draft 'eagle3' was given TwoAhead, which is made for the source 'block_drafter'"
+    ):
         drafts.Eagle3(names["TwoAhead"](oracle, 1))
     narrow = names["OneLayer"](oracle, 1)
     score = narrow.score
@@ -84,7 +86,9 @@ def test_a_head_that_lacks_a_part_or_scores_another_vocabulary_is_refused(names)
 def test_a_block_head_that_lacks_parts_or_tells_laws_of_another_vocabulary_is_refused(names):
     oracle = tiny_transformer()
     head = names["TwoAhead"](oracle, 1)
-    with pytest.raises(ValueError, match="the source 'eagle3': OneLayer; one for it says drafter = 'block_drafter'"):
+    with pytest.raises(
+        ValueError, match="draft 'block_drafter' was given OneLayer, which is made for the source 'eagle3'"
+    ):
         drafts.BlockDrafter(names["OneLayer"](oracle, 1))
     lame = names["TwoAhead"](oracle, 1)
     del lame.layers, lame.oracle

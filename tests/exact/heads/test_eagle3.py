@@ -132,7 +132,9 @@ def test_what_cannot_be_is_refused_with_the_reason():
         drafts.Eagle3(HEAD, tree=ReRanked(3, 2, 2))
     with pytest.raises(ValueError, match="give tree or a length"):
         drafts.Eagle3(HEAD, 3, tree=Kary(2, 2))
-    with pytest.raises(ValueError, match="made for another source: function; one for it says drafter = 'eagle3'"):
+    with pytest.raises(
+        ValueError, match="given function, which has no drafter: that of a head for this source is 'eagle3'"
+    ):
         drafts.Eagle3(lambda stream: stream)
     with pytest.raises(ValueError, match="reads the outputs of layers"):
         SpeculativeDecoder(TabularLM(random_table(4, 2, 1)), drafts.Eagle3(HEAD, 2)).generate([[1, 2]], 3)

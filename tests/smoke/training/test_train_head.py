@@ -417,7 +417,7 @@ def refuse_init(folder: Path, argv: list[str]) -> None:
         ({"lm_head.weight": torch.zeros(64, 32)}, {}, "lm_head.weight' has no place in what is trained"),
         ({"d2t": ids + 10**6}, {}, "column r writes id"),
         ({"d2t": ids.float()}, {}, "64 whole numbers"),
-        ({}, layers, r"layer_ids is \[0, 2\], and training has .*give the options .* \(--layers counts from 0"),
+        ({}, layers, r"layer_ids is \[0, 2\], and training has .*give the options .*--layers, which counts from 0"),
         ({}, {"norm_before_residual": True}, "norm_before_residual is True, and training has False"),
     ]):  # fmt: skip
         where = folder / f"given-{number}"
