@@ -17,7 +17,7 @@ from exactspec.ending import as_program
 from exactspec.parser import command_like_this, positive, refusing
 from experiments.harness.arguments import PROMPTS, add_column
 from experiments.harness.arms import PLAIN, units_of
-from experiments.harness.building import arms_of, engine_arms
+from experiments.harness.building import arms_of, check_names, engine_arms
 from experiments.harness.conversations import as_conversations
 from experiments.harness.draw_checks import texts_in
 from experiments.harness.findings.colouring import PROMPT, Palette, TextPiece
@@ -120,6 +120,7 @@ def watch(arguments: dict[str, Any], console: Console) -> Group:
     oracle = load_oracle(arguments)
     (prompt,) = as_conversations([prompt_of(arguments)], oracle, arguments)
     arms = [*engine_arms(arguments, oracle, {PLAIN: None}), *arms_of(name, arguments, oracle, variants=False)]
+    check_names([arm.name for arm in arms])
     new, repeats = arguments["max_new_tokens"], arguments["repeats"]
     (unit,) = units_of([prompt], 1, seed=arguments["seed"])
     warm_up(arms, unit)

@@ -70,6 +70,12 @@ def arms_of(name: str, arguments: Mapping[str, Any], oracle: Oracle, variants: b
         yield built
 
 
+def check_names(arms: Sequence[str]) -> None:
+    """Raise ValueError if two arms have one name, as a source of one's own may have."""
+    if twice := [name for name in arms if arms.count(name) > 1]:
+        raise ValueError(f"two arms are called {twice[0]}; give your own source another name")
+
+
 def build_shared(name: str, arguments: Mapping[str, Any], oracle: Oracle, **changed: Any) -> DraftSource:
     """Return a strategy's source, for a command line that several strategies share.
 

@@ -30,8 +30,9 @@ def own_name(place: str) -> str:
 
 
 def own_files(texts: Iterable[str]) -> list[str]:
-    """Return the files of those texts that are places; modules are known by name alone."""
-    return [where for where, _ in map(_parts, texts) if _is_file(where)]
+    """Return the files of those texts that are places, also of modules."""
+    places = [where for where, _ in map(_parts, texts) if where]
+    return [where if _is_file(where) else _file_of(where) for where in places]
 
 
 def load_own(place: str) -> Any:
@@ -56,6 +57,15 @@ def _is_file(where: str) -> bool:
     return where.endswith(".py")
 
 
+def _file_of(module: str) -> str:
+    """Return the file of a module; "" if it has none, or cannot be found."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except ImportError:
+        return ""
+    return "" if spec is None or spec.origin is None else spec.origin
+
+
 def _module(where: str) -> ModuleType:
     """Return a module, or a file run as one; what lies beside the file can be imported there."""
     if not _is_file(where):
@@ -71,5 +81,9 @@ def _module(where: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]
+        raise
     return module

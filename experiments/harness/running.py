@@ -11,7 +11,7 @@ from typing import Any
 from exactspec.parser import command_like_this, refusing
 from experiments.harness.arguments import add_choice, add_strategies, add_strategy, paired_parser
 from experiments.harness.arms import PLAIN, Arm, Measurement, Unit, problems_of
-from experiments.harness.building import arms_of, engine_arms, runnable_arms, select_strategies, usable
+from experiments.harness.building import arms_of, check_names, engine_arms, runnable_arms, select_strategies, usable
 from experiments.harness.conversations import prompt_facts
 from experiments.harness.disturbance import disturbance_note
 from experiments.harness.draw_checks import add_checks, checks_of
@@ -45,14 +45,7 @@ def build_arms(plan: Plan, oracle: Oracle) -> Sequence[Arm | RefusedArm]:
     else:
         arms += runnable_arms(plan.strategies, arguments, oracle)
     arms += (PEERS[name](arguments, oracle) for name in plan.peers)
-    return _with_own_names(arms)
-
-
-def _with_own_names(arms: Sequence[Arm | RefusedArm]) -> Sequence[Arm | RefusedArm]:
-    """Return the arms; ValueError: two have one name."""
-    names = [arm.name for arm in arms]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"--strategies: two arms are called {twice[0]}; give your own source another name")
+    check_names([arm.name for arm in arms])
     return arms
 
 

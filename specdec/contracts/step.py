@@ -106,10 +106,9 @@ class StepInfo:
         source_names: provenance names.
         tokens: ``[B, D + 1]`` emitted ids, -1 beyond num_emitted.
         logprobs: ``[B, D + 1]`` of the emitted ids, if they were asked for.
-        seconds: wall time of the step by phase, see ``PHASES``; "propose" is all that the source does, in ``propose``
-            and in ``sync``. On CUDA it is the host's until
-            a later step, then the device's: a phase is over when the device has done all that it was asked to do by
-            then.
+        seconds: wall time of the step by phase, see ``PHASES``; "propose" is all that the source does, also after the
+            commit, with the release of finished rows. On CUDA it is the host's until a later step, then the device's: a
+            phase is over when the device has done all that it was asked to do by then.
         num_nodes: width of the scoring call: its nodes per row, padding and root included. (A ``Draft`` counts real
             nodes.)
         stages: the work of the stages inside the draft source.

@@ -61,6 +61,23 @@ def test_strategies_run_beside_it_if_they_are_named(mine, checkpoints, tmp_path)
     assert list(summary_of(tmp_path / "out")["arms"]) == ["plain", "prompt_lookup", "repeat_last"]
 
 
+def test_a_changed_module_is_another_experiment(mine, monkeypatch):
+    monkeypatch.syspath_prepend(str(mine.parent))
+    argv = {"strategies": ["again:lookup"], "rule": "again:Own", "oracle": "code"}
+    before = fingerprint(argv, [])
+    mine.with_name("again.py").write_text(MINE + "\n", encoding="utf-8")
+    assert fingerprint(argv, []) != before
+    assert fingerprint({**argv, "strategies": ["nowhere.at_all:lookup"]}, []), "refused later, with the reason"
+
+
+def test_a_file_that_failed_is_run_again(mine, checkpoints, tmp_path):
+    argv = [*common(checkpoints, tmp_path / "out"), "--strategies", f"{mine}:repeat_last"]
+    mine.write_text(f"number = 3\n1 / 0\n{MINE}", encoding="utf-8")
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            harness.script("compare", "", argv)
+
+
 def test_it_is_watched_by_its_name(mine, capsys):
     argv = ["def add(a, b):", "--oracle", "code-draft-tiny", "--max-new-tokens", "4", "--repeats", "1"]
     assert watch.main([*argv, "--strategy", f"{mine}:repeat_last"]) == 0

@@ -60,7 +60,8 @@ REASONS = {
     DECODING_ALONE: "as measured, prefill left out, as in theory",
 }
 _REASONS_NOTE = (
-    "Why: predicted = tau rows (1 + plain's other/T) / (v + propose/T + other/T); T is a pass of plain decoding."
+    "Why: predicted = tau rows (1 + plain's propose/T + other/T) / (v + propose/T + other/T); "
+    "T is a pass of plain decoding."
 )
 
 
