@@ -1,7 +1,6 @@
 """The entry point: one command for every program."""
 
 import importlib
-import importlib.util
 import runpy
 import sys
 from collections.abc import Sequence
@@ -9,7 +8,7 @@ from functools import partial
 
 from exactspec import stand_ins
 from exactspec.ending import run_program
-from exactspec.listing import RUNNABLE, listing, module_of, nearest
+from exactspec.listing import RUNNABLE, find_module, listing, module_of, nearest
 from exactspec.parser import STARTED_AS
 
 
@@ -72,12 +71,7 @@ def run(name: str, module: str, options: Sequence[str]) -> int:
 
 def _runs(module: str) -> bool:
     """Tell whether a module runs as a program: it is there, and a package has a ``__main__``."""
-    try:
-        found = importlib.util.find_spec(module)
-        if found is not None and found.submodule_search_locations is not None:
-            found = importlib.util.find_spec(f"{module}.__main__")
-    except ModuleNotFoundError as error:
-        if not f"{module}.".startswith(f"{error.name}."):  # else what should hold it is absent, or no package
-            raise
-        return False
+    found = find_module(module)
+    if found is not None and found.submodule_search_locations is not None:
+        found = find_module(f"{module}.__main__")
     return found is not None

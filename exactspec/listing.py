@@ -1,6 +1,8 @@
 """The commands by group, with a line each, and the module that each of them runs."""
 
 import difflib
+import importlib.util
+from importlib.machinery import ModuleSpec
 
 # A group's commands: each runs the module of its name in ``experiments``, or the module named before its line.
 GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
@@ -89,6 +91,16 @@ def module_of(name: str) -> str | None:
     if name.partition(".")[0] in RUNNABLE and "." in name:
         return name
     return modules().get(name.replace("-", "_"))
+
+
+def find_module(name: str) -> ModuleSpec | None:
+    """Return where a module is; None: there is none, or what should hold it is absent or no package."""
+    try:
+        return importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:
+        if not f"{name}.".startswith(f"{error.name}."):  # what holds it imports something absent
+            raise
+        return None
 
 
 def command_for(module: str) -> str | None:

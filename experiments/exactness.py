@@ -14,12 +14,12 @@ from exactspec.ending import as_program
 from exactspec.parser import number_in, positive, refusing
 from experiments.harness.arguments import add_choice, add_strategies, common_parser
 from experiments.harness.arms import PLAIN, problems_of, without_problems
-from experiments.harness.building import build_shared
+from experiments.harness.building import build_named
 from experiments.harness.journal import Piece
 from experiments.harness.rule_choice import add_filters, sampling_of
 from experiments.harness.study import Plan, Study
 from experiments.harness.tiny import tiny_strategies
-from experiments.strategies import AS_SHIPPED, strategy_of
+from experiments.strategies import AS_SHIPPED
 from specdec import RULES, DraftSource, Oracle, Result, SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless, compare_runs
 from specdec.prompts import NamedPrompt
@@ -81,10 +81,8 @@ class Runner:
         self.prompts = [*kept.values()]
         self.starts = [prompt.start for prompt in self.prompts]
         self.seeds = [(arguments["seed"], number) for number in kept]
-        self.sources: dict[str, DraftSource | None] = {PLAIN: None}
-        for name in arguments["strategies"]:
-            source = build_shared(name, {**arguments, "batch_size": 1, "rule": "coupled"}, oracle)
-            self.sources[strategy_of(name).name] = source
+        settings = {**arguments, "batch_size": 1, "rule": "coupled"}
+        self.sources: dict[str, DraftSource | None] = {PLAIN: None, **build_named(settings, oracle)}
         self.plain: dict[str, Result] = {}
 
     def decode(self, case: Case) -> Result:

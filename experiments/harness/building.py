@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from experiments.harness.arguments import settings_of
-from experiments.harness.arms import Arm, EngineArm
+from experiments.harness.arms import PLAIN, Arm, EngineArm
 from experiments.harness.models import record_file
 from experiments.harness.recorded_runs import RecordedArm
 from experiments.harness.rule_choice import sampling_of
@@ -91,6 +91,13 @@ def build_shared(name: str, arguments: Mapping[str, Any], oracle: Oracle, **chan
     strategy = strategy_of(name)
     with _prefix_options(strategy):
         return strategy.build({**settings_of(arguments, name), **changed}, oracle)
+
+
+def build_named(arguments: Mapping[str, Any], oracle: Oracle) -> dict[str, DraftSource]:
+    """Return arm -> source of all that ``--strategies`` names; errors as of ``build_shared`` and ``check_names``."""
+    names = {place: strategy_of(place).name for place in arguments["strategies"]}
+    check_names([PLAIN, *names.values()])
+    return {name: build_shared(place, arguments, oracle) for place, name in names.items()}
 
 
 @contextmanager

@@ -4,18 +4,29 @@ import importlib
 import importlib.util
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from exactspec.listing import find_module
 
-def own_place(text: str) -> str:
-    """Return a place.
+
+def name_or_place(text: str, known: Collection[str], kind: str) -> str:
+    """Return a name of ours, or a place.
+
+    Args:
+        text: of the command line.
+        known: the names.
+        kind: what they are of, in a word.
 
     Raises:
-        ArgumentTypeError: it has another form, or there is no such file.
+        ArgumentTypeError: it is neither, or there is no such file.
     """
+    if text in known:
+        return text
+    if ":" not in text:
+        raise ArgumentTypeError(f"there is no {kind} {text!r}: there are {', '.join(known)}, and FILE.py:NAME")
     where, name = _parts(text)
     if not where or not name.isidentifier():
         raise ArgumentTypeError(f"{text}: what is your own is FILE.py:NAME or MODULE:NAME")
@@ -31,8 +42,13 @@ def own_name(place: str) -> str:
 
 def own_files(texts: Iterable[str]) -> list[str]:
     """Return the files of those texts that are places, also of modules."""
-    places = [where for where, _ in map(_parts, texts) if where]
-    return [where if _is_file(where) else _file_of(where) for where in places]
+    files = []
+    for where, _ in map(_parts, texts):
+        if _is_file(where):
+            files.append(where)
+        elif where and (spec := find_module(where)) is not None and spec.origin is not None:
+            files.append(spec.origin)
+    return files
 
 
 def load_own(place: str) -> Any:
@@ -57,19 +73,10 @@ def _is_file(where: str) -> bool:
     return where.endswith(".py")
 
 
-def _file_of(module: str) -> str:
-    """Return the file of a module; "" if it has none, or cannot be found."""
-    try:
-        spec = importlib.util.find_spec(module)
-    except ImportError:
-        return ""
-    return "" if spec is None or spec.origin is None else spec.origin
-
-
 def _module(where: str) -> ModuleType:
     """Return a module, or a file run as one; what lies beside the file can be imported there."""
     if not _is_file(where):
-        if importlib.util.find_spec(where.partition(".")[0]) is None:
+        if find_module(where) is None:
             raise ValueError(f"there is no module {where}; for a file, give FILE.py:NAME")
         return importlib.import_module(where)
     path = Path(where).resolve()

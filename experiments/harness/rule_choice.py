@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from exactspec.parser import number_in
-from experiments.harness.own_places import load_own, own_place
+from experiments.harness.own_places import load_own, name_or_place
 from specdec import DraftSource, SamplingParams, VerificationRule
 from specdec.contracts import check_rule
 from specdec.verify import RULES
@@ -71,12 +71,7 @@ def rule_name(text: str) -> str:
     Raises:
         ArgumentTypeError: it is neither.
     """
-    if text in (REJECTION, *RULES):
-        return text
-    if ":" in text:
-        return own_place(text)
-    known = ", ".join((REJECTION, *RULES))
-    raise argparse.ArgumentTypeError(f"there is no rule {text!r}: there are {known}, and FILE.py:NAME")
+    return name_or_place(text, (REJECTION, *RULES), "rule")
 
 
 def rule_of(asked: str) -> VerificationRule:

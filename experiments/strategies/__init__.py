@@ -1,8 +1,6 @@
 """The registry of draft strategies: a new one has a file beside this one, and a line in ``STRATEGIES``."""
 
-from argparse import ArgumentTypeError
-
-from experiments.harness.own_places import own_place
+from experiments.harness.own_places import name_or_place
 from experiments.strategies import (
     combined,
     head_strategies,
@@ -51,8 +49,4 @@ def strategy_name(text: str) -> str:
     Raises:
         ArgumentTypeError: it is neither.
     """
-    if text in STRATEGIES:
-        return text
-    if ":" in text:
-        return own_place(text)
-    raise ArgumentTypeError(f"there is no strategy {text!r}: there are {', '.join(STRATEGIES)}, and FILE.py:NAME")
+    return name_or_place(text, STRATEGIES, "strategy")

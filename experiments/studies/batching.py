@@ -20,12 +20,11 @@ from exactspec.ending import as_program
 from exactspec.parser import positive, refusing
 from experiments.harness.arguments import add_choice, add_strategies, common_parser
 from experiments.harness.arms import PLAIN
-from experiments.harness.building import build_shared, engine_arms
+from experiments.harness.building import build_named, engine_arms
 from experiments.harness.rounds import Round, TimedArm, measure
 from experiments.harness.rule_choice import add_sampling, sampling_of
 from experiments.harness.study import Plan, Study
 from experiments.load.serving import LoadRun, serve
-from experiments.strategies import strategy_of
 from specdec import Oracle, SamplingParams, SpeculativeDecoder
 from specdec.prompts import NamedPrompt
 from specdec.requests import Prompt
@@ -123,8 +122,8 @@ def decoders_of(arguments: Mapping[str, Any], oracle: Oracle, size: int) -> dict
         ValueError: a strategy's options are unusable, or this oracle cannot have it.
     """
     settings = {**arguments, "batch_size": size}
-    built = {strategy_of(name).name: build_shared(name, settings, oracle) for name in arguments["strategies"]}
-    return {arm.name: arm.decoder for arm in engine_arms(arguments, oracle, {PLAIN: None, **built})}
+    sources = {PLAIN: None, **build_named(settings, oracle)}
+    return {arm.name: arm.decoder for arm in engine_arms(arguments, oracle, sources)}
 
 
 def rows_of(

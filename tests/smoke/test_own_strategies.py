@@ -8,6 +8,7 @@ import pytest
 from experiments import watch
 from experiments.harness import running as harness
 from experiments.harness.arguments import fingerprint
+from experiments.harness.building import build_named
 from experiments.report import PAGE
 from experiments.report import __main__ as report
 from tests.support.runs.experiments import common, summary_of, the_folder
@@ -126,6 +127,14 @@ def test_what_is_no_source_is_refused(place, words, mine, checkpoints, tmp_path,
     with pytest.raises(SystemExit) as end:
         harness.script("compare", "", argv)
     assert words in f"{end.value}{capsys.readouterr().err}"
+
+
+def test_where_sources_go_by_their_names_two_of_one_name_are_refused(mine):
+    places = [f"{mine}:repeat_last", f"{mine.with_name('again.py')}:repeat_last"]
+    with pytest.raises(ValueError, match="two arms are called repeat_last"):
+        build_named({"strategies": places}, None)
+    with pytest.raises(ValueError, match="two arms are called plain"):
+        build_named({"strategies": [f"{mine}:plain"]}, None)
 
 
 def test_a_changed_file_is_another_experiment(mine):

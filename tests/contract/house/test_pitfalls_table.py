@@ -28,7 +28,12 @@ def test_the_table_and_the_mutants_agree():
 def test_the_tests_that_a_line_names_exist():
     for line in LINES:
         how, status = ROWS[line][3], ROWS[line][2]
-        named = re.findall(r"`([\w/]+\.py)::(\w+)`", how)
-        for path, name in named:
-            assert re.search(rf"^def {name}\(", (ROOT / "tests" / path).read_text(), flags=re.MULTILINE), (path, name)
+        named = re.findall(r"`(\w+\.py)::(\w+)`", how)
+        assert how.count(".py::") == len(named), line
+        for file, name in named:
+            texts = [path.read_text() for path in (ROOT / "tests").rglob(file)]
+            assert sum(len(re.findall(rf"^def {name}\(", text, flags=re.MULTILINE)) for text in texts) == 1, (
+                file,
+                name,
+            )
         assert status != "caught" or named or "mutant" in how or "check_draft" in how, line
