@@ -14,12 +14,13 @@ from typing import Any
 from exactspec.ending import as_program
 from exactspec.parser import number_in, positive, refusing
 from experiments.advise.advice_parts import CLOSE
-from experiments.advise.cells import CHAINS, LENGTH, TREES, Adviser, Cell, unadvised
+from experiments.advise.cells import CHAINS, TREES, Adviser, Cell, unadvised
 from experiments.harness.arguments import add_strategies, common_parser
 from experiments.harness.rule_choice import add_filters, add_rule
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, SPEEDS
 from experiments.harness.study import Plan, Study
-from experiments.strategies import STRATEGIES
+from experiments.strategies import STRATEGIES, strategy_name
+from experiments.strategies.strategy import LENGTH
 from specdec.stats import Table
 from specdec.stats.report import WIDEST_PRINTED, Shown, show
 
@@ -39,13 +40,10 @@ COLUMNS = {
 
 
 def _advisable(name: str) -> str:
-    """Return the name of a strategy that can be advised on; it raises ArgumentTypeError for any other, with why."""
-    known = ", ".join([*CHAINS, TREES])
-    if name not in STRATEGIES:
-        raise ArgumentTypeError(f"there is no strategy {name!r}: name one of {known}")
-    if reason := unadvised(name):
+    """Return the name or place of a strategy that can be advised on; ArgumentTypeError for any other, with why."""
+    if strategy_name(name) in STRATEGIES and (reason := unadvised(name)):
         told = "measure it with `compare`, and `report` says where its time goes"
-        raise ArgumentTypeError(f"no advice on {name}: {reason}; {told}, or name one of {known}")
+        raise ArgumentTypeError(f"no advice on {name}: {reason}; {told}, or name one of {', '.join([*CHAINS, TREES])}")
     return name
 
 
@@ -58,7 +56,8 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add_filters(parser, " if the temperature is not 0", top_p=0.95)
     add_rule(parser)
     add("--longest", type=positive, default=8, help="longest drafts considered (%(default)s)")
-    text = f"strategies to advise on, of {', '.join(names)} (all that this oracle can have)"
+    own = "or your own functions of the oracle and of num_draft_tokens, FILE.py:NAME"
+    text = f"strategies to advise on, of {', '.join(names)}; {own} (all of ours that this oracle can have)"
     add("--strategies", nargs="+", type=_advisable, metavar="NAME", help=text)
     add_strategies(parser, names, chosen=(LENGTH, "shape"))
     return vars(parser.parse_args(argv))

@@ -18,13 +18,14 @@ from experiments.advise.calibrating import (
 from experiments.advise.predicting import WORTH, best, in_the_way, obstacle, predict
 from experiments.harness.arguments import settings_of
 from experiments.harness.arms import PLAIN, units_of
-from experiments.harness.building import arms_of, build_shared, engine_arms, runnable_arms
+from experiments.harness.building import build_shared, check_names, engine_arms, runnable_arms
 from experiments.harness.journal import Piece
 from experiments.harness.models import AnyModel, draft_model
 from experiments.harness.rule_choice import no_filters, sampling_of
 from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, check_cells, speed_cells
 from experiments.peers import RefusedArm
-from experiments.strategies import STRATEGIES
+from experiments.strategies import STRATEGIES, strategy_of
+from experiments.strategies.strategy import LENGTH
 from experiments.strategies.tree_shapes import tree_source
 from specdec import DraftSource, Oracle
 from specdec.prompts import NamedPrompt
@@ -32,7 +33,6 @@ from specdec.stats import Stats, count_of
 from specdec.stats.report import Interval, bootstrap_ratio, paired_ratio, verdict
 from specdec.theory import WidthCurve
 
-LENGTH = "num_draft_tokens"
 TREES = "tree"
 
 
@@ -43,7 +43,7 @@ def unadvised(name: str) -> str | None:
         return "it drafts with a head, and advice takes none"
     if name == "merged":
         return "it joins the chains of two sources into a tree, whose cost does not follow from their length"
-    if name != TREES and all(option.key != LENGTH for option in strategy.options):
+    if name != TREES and not strategy.has_length:
         return "it has no draft length that could be chosen"
     return None
 
@@ -125,8 +125,9 @@ class Adviser:
         for arguments in (first, *others):
             sampling_of(arguments)
         if asked is not None:
-            for name in asked:
-                list(arms_of(name, first, self.oracle, variants=False))
+            sources = {strategy_of(name).name: self._source(cells[0], name, 1) for name in asked}
+            check_names([PLAIN, *(strategy_of(name).name for name in asked)])
+            engine_arms(first, self.oracle, sources)
             return {}
         arms = [*runnable_arms((*CHAINS, TREES), first, self.oracle)]
         left_out = {arm.name: arm.words for arm in arms if isinstance(arm, RefusedArm)}
@@ -191,7 +192,8 @@ class Adviser:
         predicted = predict(found.steps(arms[-1]), found.costs(arms, nodes), lengths)
         length = best(predicted)
         source, drafts = self._source(cell, name, length), f"drafts of {length}"
-        return Advice(name, count_of(length, "token"), predicted[length], drafts, obstacle(predicted), source)
+        arm, what = strategy_of(name).name, count_of(length, "token")
+        return Advice(arm, what, predicted[length], drafts, obstacle(predicted), source)
 
     def _tree(self, cell: Cell, found: CalibrationRun, nodes: WidthCurve) -> Advice:
         """Return the best tree that branches, of a small transformer."""

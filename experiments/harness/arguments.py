@@ -306,7 +306,8 @@ def fingerprint(arguments: Mapping[str, Any], prompts: Sequence[Any]) -> str:
     """
     kept = measuring_arguments(arguments)
     files = {name: _files_of(value) for name, value in kept.items()}
-    own = own_files([*(kept.get("strategies") or ()), kept.get("rule") or ""])
+    named = [*(kept.get("strategies") or ()), *kept.get("arms", ()), kept.get("strategy"), kept.get("rule")]
+    own = own_files([text for text in named if text])
     files["own"] = [known for file in own for known in _files_of(file)]
     peers = [version_of(package) for package in ("transformers", "llama_cpp_python")]
     machine = [torch.__version__, *peers, torch.get_num_threads(), best_kernels().name, _code()]

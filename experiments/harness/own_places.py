@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import re
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Collection, Iterable
@@ -10,6 +11,8 @@ from types import ModuleType
 from typing import Any
 
 from exactspec.listing import find_module
+
+_PLACE = re.compile(r"(.+):([^\W\d]\w*)")
 
 
 def name_or_place(text: str, known: Collection[str], kind: str) -> str:
@@ -27,10 +30,9 @@ def name_or_place(text: str, known: Collection[str], kind: str) -> str:
         return text
     if ":" not in text:
         raise ArgumentTypeError(f"there is no {kind} {text!r}: there are {', '.join(known)}, and FILE.py:NAME")
-    where, name = _parts(text)
-    if not where or not name.isidentifier():
+    if (found := _PLACE.fullmatch(text)) is None:
         raise ArgumentTypeError(f"{text}: what is your own is FILE.py:NAME or MODULE:NAME")
-    if _is_file(where) and not Path(where).is_file():
+    if _is_file(where := found[1]) and not Path(where).is_file():
         raise ArgumentTypeError(f"{text}: there is no file {where}")
     return text
 
@@ -41,12 +43,12 @@ def own_name(place: str) -> str:
 
 
 def own_files(texts: Iterable[str]) -> list[str]:
-    """Return the files of those texts that are places, also of modules."""
+    """Return the files of those texts that are places, or begin with one (FILE.py:NAME:4), also of modules."""
     files = []
-    for where, _ in map(_parts, texts):
+    for where in (found[1] for text in texts if (found := _PLACE.match(text)) is not None):
         if _is_file(where):
             files.append(where)
-        elif where and (spec := find_module(where)) is not None and spec.origin is not None:
+        elif (spec := find_module(where)) is not None and spec.origin is not None:
             files.append(spec.origin)
     return files
 

@@ -6,7 +6,6 @@ text, so that all are equally long. The prediction takes the time of a wider pas
 """
 
 import argparse
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -17,7 +16,7 @@ from experiments.harness.arguments import add_strategies, add_switch, common_par
 from experiments.harness.models import needing_a_model
 from experiments.harness.rule_choice import add_sampling
 from experiments.harness.study import Plan, Study
-from experiments.load.load_arms import ArmSpec, repeats_plain
+from experiments.load.load_arms import ArmSpec, repeats_plain, strategy_in
 from experiments.load.load_predictions import predictions
 from experiments.load.load_tables import conclusions, describe_outputs, draw, limit_text, problems_of_work, tables
 from experiments.load.measuring_loads import CAPACITY, LoadCell, Loads, cells_of, rates_of
@@ -41,7 +40,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     parser = common_parser(__doc__, num_prompts=None, max_new_tokens=64)
     add = parser.add_argument
     arms = ["prompt_lookup", "small_transformer:2", "small_transformer:4", "small_transformer:4/8"]
-    text = "arms beside plain decoding: NAME, :LENGTH of its drafts, /NODES that all rows verify at most"
+    text = "arms beside plain decoding: NAME or FILE.py:NAME, :LENGTH of drafts, /NODES that all rows verify at most"
     add("--arms", nargs="+", default=arms, metavar="ARM", help=f"{text} ({' '.join(arms)})")
     rates = parser.add_mutually_exclusive_group().add_argument
     rates("--rates", type=above_0, nargs="+", metavar="RATE", help="requests a second (as --loads says)")
@@ -58,7 +57,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add_sampling(parser)
     add_switch(parser, "--ignore-eos", "go on after an end of text; arms that draw texts of their own always do")
     add_switch(parser, "--wide", "print all columns of the tables", "no: the five that matter most")
-    add_strategies(parser, running=lambda arguments: [re.split("[:/]", arm)[0] for arm in arguments["arms"]])
+    add_strategies(parser, running=lambda arguments: [*map(strategy_in, arguments["arms"])])
     return needing_a_model(vars(parser.parse_args(argv)), "load")
 
 

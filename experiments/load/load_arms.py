@@ -1,18 +1,19 @@
 """The arms of a load: strategies by name, with a draft length and a budget that their rows share."""
 
 import re
+from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from experiments.advise.cells import LENGTH
 from experiments.harness.arms import PLAIN, EngineArm
 from experiments.harness.building import build_shared
 from experiments.harness.rule_choice import rule_of, sampling_of
-from experiments.strategies import STRATEGIES
+from experiments.strategies import STRATEGIES, strategy_name, strategy_of
+from experiments.strategies.strategy import LENGTH
 from specdec import Oracle, SharedBudget
 
-_FORM = re.compile(r"(?P<name>\w+)(:(?P<length>\d+))?(/(?P<nodes>\d+))?")
+_FORM = re.compile(r"(?P<name>\w+|.+:[^\W\d]\w*)(:(?P<length>\d+))?(/(?P<nodes>\d+))?")
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class ArmSpec:
     """What a command line asks of an arm.
 
     Attributes:
-        strategy: its name.
+        strategy: its name, or the place of a source of one's own.
         length: tokens to draft; None: as the strategy's own options say.
         nodes: that all rows of a step verify at most; None: all that were drafted.
     """
@@ -40,9 +41,11 @@ class ArmSpec:
         if found is None:
             raise ValueError(f"--arms {text}: give NAME, NAME:LENGTH, NAME/NODES or NAME:LENGTH/NODES")
         name, length, nodes = found["name"], found["length"], found["nodes"]
-        if name not in STRATEGIES:
-            raise ValueError(f"--arms {text}: {name} is no strategy; there are {', '.join(STRATEGIES)}")
-        if length is not None and all(option.key != LENGTH for option in STRATEGIES[name].options):
+        try:
+            strategy_name(name)
+        except ArgumentTypeError as error:
+            raise ValueError(f"--arms {text}: {error}") from error
+        if length is not None and name in STRATEGIES and not STRATEGIES[name].has_length:
             raise ValueError(f"--arms {text}: {name} has no draft length; leave :{length} out")
         if length is not None and int(length) == 0:
             raise ValueError(f"--arms {text}: a length of 0 drafts nothing, as plain decoding does; give :1 or more")
@@ -54,7 +57,13 @@ class ArmSpec:
     def label(self) -> str:
         """Its name in tables."""
         length = "" if self.length is None else f" {self.length}"
-        return f"{self.strategy}{length}" + ("" if self.nodes is None else f", budget {self.nodes}")
+        return f"{strategy_of(self.strategy).name}{length}" + ("" if self.nodes is None else f", budget {self.nodes}")
+
+
+def strategy_in(text: str) -> str:
+    """Return the strategy that an arm names, whatever it asks of it; a text of another form as it is."""
+    found = _FORM.fullmatch(text)
+    return text if found is None else found["name"]
 
 
 def repeats_plain(arguments: Mapping[str, Any]) -> bool:

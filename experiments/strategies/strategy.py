@@ -12,6 +12,8 @@ from oracles.factory import dialogues
 from specdec import DraftSource, Oracle
 
 Settings = Mapping[str, Any]
+# The key of the option that ``depth`` makes.
+LENGTH = "num_draft_tokens"
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,11 @@ class Strategy:
     needs_model: str = ""
     asks: str = ""
     remembers: str = ""
+
+    @property
+    def has_length(self) -> bool:
+        """Whether a command line can say how long its drafts are."""
+        return any(option.key == LENGTH for option in self.options)
 
     def is_ready(self, arguments: Settings) -> bool:
         """Whether this command line has what it asks for; if not, it runs only if it is asked for by name."""

@@ -173,7 +173,7 @@ def test_a_cell_that_cannot_be_sampled_is_refused_before_any_is_measured(wrong, 
         ("lookahead", "no advice on lookahead: it has no draft length that could be chosen; measure it with `compare`"),
         ("merged", "no advice on merged: it joins the chains of two sources into a tree"),
         ("eagle3", "no advice on eagle3: it drafts with a head, and advice takes none"),
-        ("lookup", "there is no strategy 'lookup': name one of small_transformer, "),
+        ("lookup", "there is no strategy 'lookup': there are small_transformer, "),
     ],
 )
 def test_a_strategy_that_it_cannot_advise_on_is_refused_with_the_reason(name, reason, capsys):
@@ -193,4 +193,4 @@ def test_what_a_policy_ends_has_no_speed_by_draft_length(capsys: pytest.CaptureF
     assert {*cells.CHAINS} - {*cells.FIXED} == {"threshold"}
     with pytest.raises(SystemExit):
         crossover.parse(["--strategy", "threshold"])
-    assert "invalid choice: 'threshold'" in capsys.readouterr().err
+    assert "there is no strategy with drafts of a fixed length 'threshold'" in capsys.readouterr().err

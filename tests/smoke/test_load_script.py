@@ -92,7 +92,7 @@ def test_a_run_without_a_capacity_ends_there(checkpoints, tmp_path, capsys, monk
         (["--rates", "1e-9"], "no request of 1e-09 a second arrives in the"),
         (["--loads", "1e-9"], "no request of .* a second arrives in the"),
         (["--max-new-tokens", "1"], "--max-new-tokens: one token has no time per token"),
-        (["--arms", "magic", "small_transformer"], "--arms magic: magic is no strategy"),
+        (["--arms", "magic", "small_transformer"], "--arms magic: there is no strategy 'magic'"),
         (["--arms", "small_transformer", "small_transformer"], "--arms: small_transformer stands there twice"),
         (["--arrivals", "absent"], "--arrivals absent: cannot be read"),
         (["--arrivals", "absent", "--loads", "1"], "--loads: --arrivals says when requests arrive"),

@@ -6,12 +6,18 @@ from pathlib import Path
 import pytest
 
 from experiments import watch
+from experiments.advise import __main__ as advise
 from experiments.harness import running as harness
 from experiments.harness.arguments import fingerprint
 from experiments.harness.building import build_named
+from experiments.load import __main__ as load
+from experiments.load.load_arms import build_arms
 from experiments.report import PAGE
 from experiments.report import __main__ as report
-from tests.support.runs.experiments import common, summary_of, the_folder
+from experiments.studies.crossover import __main__ as crossover
+from experiments.studies.crossover.batch_sizes import Crossover
+from tests.support.models.tiny_models import tiny_transformer
+from tests.support.runs.experiments import common, read_json, summary_of, the_folder
 
 MINE = """
 import drafts
@@ -33,6 +39,9 @@ def lookup(oracle):
 
 def nothing(oracle):
     pass
+
+def of_length(oracle, num_draft_tokens=4):
+    return drafts.PromptLookup(num_draft_tokens)
 
 number = 3
 """
@@ -141,5 +150,41 @@ def test_a_changed_file_is_another_experiment(mine):
     argv = {"strategies": [f"{mine}:lookup"], "oracle": "code"}
     before = fingerprint(argv, [])
     assert fingerprint(argv, []) == before
+    mine.write_text(MINE + "\n", encoding="utf-8")
+    assert fingerprint(argv, []) != before
+
+
+def test_a_function_is_given_the_lengths_that_a_program_chooses(mine, checkpoints, tmp_path):
+    place, oracle = f"{mine}:of_length", tiny_transformer()
+    arms = build_arms(load.parse(["--arms", place, f"{place}:2/3", f"{mine}:repeat_last/3"]), oracle)
+    depths = {"plain": 0, "of_length": 4, "of_length 2, budget 3": 2, "repeat_last, budget 3": 2}
+    assert {name: arm.decoder.offers.max_depth for name, arm in arms.items()} == depths
+    crossing = Crossover(crossover.parse(["--strategy", place, "--draft-lengths", "1", "3"]), oracle, []).arms(1)
+    assert {k: arm.decoder.offers.max_depth for k, arm in crossing.items()} == {0: 0, 1: 1, 3: 3}
+    argv = [*common(checkpoints, tmp_path / "out"), "--batch-sizes", "1", "--temperatures", "0", "--longest", "2"]
+    assert advise.main([*argv, "--strategies", "prompt_lookup", place]) == 0
+    (cell,) = read_json(the_folder(tmp_path / "out") / "advice.json")["cells"]
+    assert [row["strategy"] for row in cell["rows"]] == ["prompt_lookup", "of_length"]
+
+
+@pytest.mark.parametrize("name", ["repeat_last", "lookup", "number", "Own"])
+@pytest.mark.parametrize("option", ["--strategies", "--strategy", "--arms"])
+def test_where_lengths_are_chosen_a_source_without_one_is_refused(option, name, mine, checkpoints, tmp_path):
+    program = {"--strategies": advise, "--strategy": crossover, "--arms": load}[option]
+    sizes = [] if program is load else ["--batch-sizes", "1"]
+    place = f"{mine}:{name}" + (":2" if program is load else "")
+    with pytest.raises(
+        SystemExit, match=f"{mine}:{name}: drafts of given lengths .* def NAME\\(oracle, num_draft_tokens\\)"
+    ):
+        program.main([*common(checkpoints, tmp_path), *sizes, option, place])
+
+
+@pytest.mark.parametrize("named", [{"arms": ["{mine}:of_length:2/3"]}, {"strategy": "{mine}:of_length"}])
+def test_a_changed_file_of_any_program_is_another_experiment(named, mine):
+    argv = {
+        name: [text.format(mine=mine) for text in value] if isinstance(value, list) else value.format(mine=mine)
+        for name, value in named.items()
+    }
+    before = fingerprint(argv, [])
     mine.write_text(MINE + "\n", encoding="utf-8")
     assert fingerprint(argv, []) != before

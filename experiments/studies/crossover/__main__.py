@@ -12,12 +12,14 @@ from typing import Any
 
 from exactspec.ending import as_program
 from exactspec.parser import positive, refusing
-from experiments.advise.cells import FIXED, LENGTH
+from experiments.advise.cells import FIXED
 from experiments.harness.arguments import add_strategies, common_parser
 from experiments.harness.models import needing_a_model
+from experiments.harness.own_places import name_or_place
 from experiments.harness.rule_choice import add_sampling
 from experiments.harness.run_outcome import DECODING_ALONE, SPEEDS
 from experiments.harness.study import Plan, Study
+from experiments.strategies.strategy import LENGTH
 from experiments.studies.crossover.batch_sizes import Crossover, Size, crossing
 from specdec.stats import Table
 from specdec.stats.report import Panel, Shown, panels, show
@@ -68,6 +70,10 @@ def report(rows: Sequence[Mapping[str, Any]], parts: Sequence[Mapping[str, Any]]
     return [told, Table("Speed by batch size", rows, legend=COLUMNS), Table("Parts of a step", parts, PARTS)]
 
 
+def _fixed(text: str) -> str:
+    return name_or_place(text, FIXED, "strategy with drafts of a fixed length")
+
+
 def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     """Return the arguments."""
     parser = common_parser(__doc__, num_prompts=32, max_new_tokens=64)
@@ -80,8 +86,9 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
         default=[1, 2, 4, 8],
         help="tokens of a draft; at least two lengths (1 2 4 8)",
     )
-    text = "what drafts: chains of a fixed length (%(default)s)"
-    add("--strategy", choices=FIXED, default="small_transformer", help=text)
+    own = "or your own function of the oracle and of num_draft_tokens, FILE.py:NAME"
+    text = f"what drafts, of {', '.join(FIXED)}; {own}"
+    add("--strategy", type=_fixed, default="small_transformer", metavar="NAME", help=f"{text} (%(default)s)")
     add_sampling(parser)
     add_strategies(parser, FIXED, chosen=(LENGTH,))
     arguments = needing_a_model(vars(parser.parse_args(argv)), "crossover")

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from experiments.advise.calibrating import outcome_of
-from experiments.advise.cells import LENGTH
 from experiments.harness.arms import PLAIN, EngineArm
 from experiments.harness.building import build_shared, engine_arms
 from experiments.harness.journal import Piece
 from experiments.harness.rounds import doubling
 from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, in_flight
+from experiments.strategies.strategy import LENGTH
 from specdec import DraftSource, Oracle
 from specdec.calibration_run import pass_seconds
 from specdec.contracts import IntArray

@@ -141,7 +141,7 @@ def test_arms_are_read_from_a_word(text: str, label: str) -> None:
         ("small_transformer:4/", "give NAME, NAME:LENGTH"),
         ("small_transformer:0", "a length of 0 drafts nothing, as plain decoding does; give :1 or more"),
         ("small_transformer:4/0", "a budget of 0 verifies no draft; give /1 or more"),
-        ("magic:2", "magic is no strategy; there are "),
+        ("magic:2", "there is no strategy 'magic': there are "),
         ("lookahead:2", "lookahead has no draft length; leave :2 out"),
     ],
 )
