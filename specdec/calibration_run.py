@@ -24,7 +24,7 @@ from specdec.contracts import (
 )
 from specdec.drafting.lengths import Fixed, LengthPolicy
 from specdec.engine import SpeculativeDecoder
-from specdec.requests import Prompt, check_batch_size, list_prompts, make_requests
+from specdec.requests import Prompt, check_rows, list_prompts, make_requests
 from specdec.sampling import SamplingParams
 from specdec.theory import Calibration, WidthCurve
 
@@ -90,7 +90,7 @@ def calibrate(
     prompts = list_prompts(prompts)
     if not prompts:
         raise ValueError("prompts are empty: give some that are like those to be decoded")
-    size = min(check_batch_size(batch_size) or len(prompts), len(prompts))
+    size = min(check_rows(batch_size)[0] or len(prompts), len(prompts))
     make_requests(oracle, prompts, max_new_tokens, sampling, seed, None)  # bad ones are named before anything is run
     source, confidences = make_source(Fixed(num_draft_tokens, with_confidence=True)), list[FloatArray]()
     if source.offers.trees or not source.offers.confidence:

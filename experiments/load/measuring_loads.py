@@ -186,9 +186,9 @@ class Loads:
         return self._decode(chosen, starts, times, self.arguments["max_new_tokens"])
 
     def _decode(self, arm: EngineArm, starts: Sequence[Prompt], times: Sequence[float], new: int) -> LoadRun:
-        seeds = [(self.arguments["seed"], number) for number in range(len(starts))]
-        state = arm.decoder.start(starts, new, arm.sampling, seeds, batch_size=self.arguments["batch_size"])
-        return serve(arm.decoder, state, times)
+        seed, make = self.arguments["seed"], arm.decoder.request
+        requests = [make(start, new, arm.sampling, (seed, number)) for number, start in enumerate(starts)]
+        return serve(arm.decoder, requests, times, self.arguments["batch_size"])
 
     def _capacity(self) -> dict[str, Any]:
         """Return the requests a second that plain decoding serves while all rows are in flight, and times of passes."""

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from specdec import SpeculativeDecoder, State, StepInfo
+from specdec import SpeculativeDecoder, StepInfo
+from specdec.requests import Request
 
 
 @dataclass(frozen=True)
@@ -138,41 +139,42 @@ class _Book:
         self.steps.append(ServedStep(rows, len(new), emitted, rows + drafted, parts))
 
 
-def serve(decoder: SpeculativeDecoder, state: State, arrivals: Sequence[float], zero: float | None = None) -> LoadRun:
+def serve(
+    decoder: SpeculativeDecoder,
+    requests: Sequence[Request],
+    arrivals: Sequence[float],
+    batch_size: int,
+    zero: float | None = None,
+) -> LoadRun:
     """Decode requests as they arrive until the last one has ended; those that find no free row wait in order.
 
     Args:
         decoder: of the arm.
-        state: from its ``start``, with the prompts of the requests, each with room for a token.
+        requests: of its ``request``, each with room for a token.
         arrivals: of each, seconds from the start of the load, ascending.
-        zero: when the load started, by ``time.perf_counter``; None: now.
+        batch_size: rows in flight at most.
+        zero: when the load started, by ``time.perf_counter``; None: as soon as the state is there.
 
     Guarantee: an arrival does not wait for answers, and is noticed when the step under way ends.
     """
-    state.hold_back()
+    longest = max(request.max_length for request in requests)
+    state = decoder.start([], batch_size=min(batch_size, len(requests)), max_length=longest)
     book, num_arrived, zero = _Book(), 0, time.perf_counter() if zero is None else zero
-    while state.has_work:
+    while state.has_work or num_arrived < len(requests):
         began = time.perf_counter() - zero
-        num_arrived = _let_in(state, arrivals, num_arrived, began)
-        if not state.can_step:
+        while num_arrived < len(requests) and arrivals[num_arrived] <= began:
+            num_arrived = 1 + state.add(requests[num_arrived])
+        if not state.has_work:
             time.sleep(arrivals[num_arrived] - began)
             continue
         state, info = decoder.step(state)
         book.note(info, began, time.perf_counter() - zero)
     result = decoder.finish(state)
-    requests = tuple(
+    served = tuple(
         ServedRequest(arrival, book.seated[i], tuple(book.times[i]), tuple(book.counts[i]), tuple(result.tokens[i]))
         for i, arrival in enumerate(arrivals)
     )
-    return LoadRun(requests, tuple(book.steps), result.exactness)
-
-
-def _let_in(state: State, arrivals: Sequence[float], num_arrived: int, now: float) -> int:
-    """Let those in who have arrived by now, and return how many there are in all."""
-    while num_arrived < len(arrivals) and arrivals[num_arrived] <= now:
-        state.arrive(num_arrived)
-        num_arrived += 1
-    return num_arrived
+    return LoadRun(served, tuple(book.steps), result.exactness)
 
 
 PERCENTILES = (50, 95, 99)

@@ -61,10 +61,12 @@ def serve_all(decoder: SpeculativeDecoder, prompts: Sequence[Prompt], options: S
     runs, began = [], time.perf_counter()
     for start in range(0, len(prompts), size):
         part = prompts[start : start + size]
-        seeds = [(options.seed, start + number) for number in range(len(part))]
-        asked = options.sampling, seeds, list(options.stop) or None, options.batch_size
-        state = decoder.start(part, options.max_new_tokens, *asked)
-        runs.append(serve(decoder, state, [0.0] * len(part), began))
+        asked = options.max_new_tokens, options.sampling
+        made = [
+            decoder.request(prompt, *asked, (options.seed, number), options.stop or None)
+            for number, prompt in enumerate(part, start)
+        ]
+        runs.append(serve(decoder, made, [0.0] * len(part), options.batch_size, began))
     seconds = time.perf_counter() - began
     requests = tuple(request for run in runs for request in run.requests)
     steps = tuple(step for run in runs for step in run.steps)

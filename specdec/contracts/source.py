@@ -19,7 +19,7 @@ from specdec.theory import Calibration
 class Context:
     """What a source may read of the rows of one call.
 
-    The engine goes on with these arrays after the call: copy an array before you change it.
+    The arrays are the source's own: what it writes to them changes no output.
 
     Attributes:
         ids: ``[B, L]`` prompt and output of each row; columns from ``num_committed[b]`` on are undefined.
@@ -106,8 +106,8 @@ class DraftSession(Protocol):
     A class that names this one as its base need only write ``propose``: the rest is for sessions with a memory.
 
     ``rows`` are slots ``[B]`` of the run, as the cache numbers them; ``live``, ``places`` and what ``select`` takes are
-    indices into the batch of a call. The arrays of a call belong to the engine, which uses some of them (``rows``, the
-    budget) again in later steps: a session reads them, and copies what it wants to change.
+    indices into the batch of a call. The arrays of a call are the session's own: writing to them changes no
+    output.
     """
 
     def share(self, prefixes: DraftPrefixes) -> None:

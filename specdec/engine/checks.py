@@ -135,7 +135,7 @@ def draft_error(fault: Fault, source: DraftSource, draft: Draft, frame: Frame, v
         vocab_size: the oracle's; read only if an id is wrong.
     """
     code, row, node = fault.code, fault.row, fault.node
-    request, position = frame.seated.requests[row], frame.context.num_committed[row]
+    request, position = frame.seated.requests[row], frame.num_committed[row]
     names = draft.source_names or (source.name,)
     if code is FaultCode.LOGITS:
         return FloatingPointError(

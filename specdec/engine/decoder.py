@@ -14,15 +14,9 @@ from specdec.contracts import (
     PHASES,
     Budget,
     Context,
-    Draft,
-    DraftSession,
     DraftSource,
     Ending,
-    IntArray,
-    Needs,
-    Offers,
     Oracle,
-    Randomness,
     Scores,
     StepInfo,
     VerificationRule,
@@ -30,6 +24,7 @@ from specdec.contracts import (
 )
 from specdec.engine.checks import check_form, check_logprobs, check_pair
 from specdec.engine.metering import meter_of
+from specdec.engine.no_draft import NoDraft
 from specdec.engine.outcome import StepOutcome, record
 from specdec.engine.result import Result, StreamEvent, provenance_of, result_of
 from specdec.engine.seating import PrefixSharing, Seating, check_sharing
@@ -39,9 +34,11 @@ from specdec.engine.verdict import Verifier
 from specdec.kernels import Kernels, resolve_kernels
 from specdec.requests import (
     Prompt,
+    Request,
     Stops,
     TextHolder,
-    check_batch_size,
+    check_draft_tokens,
+    check_rows,
     first_stop,
     make_requests,
     seed_of_one,
@@ -54,22 +51,8 @@ from specdec.sampling import (
     SamplingParams,
     Seed,
 )
-from specdec.transfers import HOST, stage
+from specdec.transfers import stage
 from specdec.verify import resolve_rule
-
-
-class NoDraft(DraftSession):
-    """Draft nothing, so that plain decoding runs the same step: every pass emits one token. It is its own session."""
-
-    name, needs, offers, vocab_size = "plain", Needs(), Offers(), None
-
-    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
-        """Return a session for a run; arguments as in ``DraftSource.open``."""
-        return self
-
-    def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        """Draft nothing, ``[B, 0]``; see ``DraftSession.propose``."""
-        return Draft.empty(len(rows), HOST)
 
 
 class SpeculativeDecoder:
@@ -189,19 +172,43 @@ class SpeculativeDecoder:
         stop: Stops = None,
         batch_size: int | None = None,
         return_logprobs: bool = False,
+        max_length: int | None = None,
     ) -> State:
-        """Return the state from which ``step`` goes on; arguments and errors as in ``generate``."""
-        max_rows = check_batch_size(batch_size)
+        """Return the state from which ``step`` goes on; other arguments and errors as in ``generate``.
+
+        Args:
+            max_length: ids, prompt and output together, of the longest request to be added to the state, which then has
+                ``batch_size`` rows, however few prompts it starts with. None: the longest of these prompts.
+        """
+        max_rows, length = check_rows(batch_size, max_length)
         check_logprobs(self.oracle, return_logprobs)
         requests = make_requests(self.oracle, prompts, max_new_tokens, sampling, seed, stop)
-        num_rows = min(max_rows or len(requests), len(requests))
-        capacity = max((r.max_length for r in requests), default=0) + int(self.offers.max_nodes) + 1
+        num_rows = max_rows if length else min(max_rows or len(requests), len(requests))
+        length, slack = max([length, *(r.max_length for r in requests)]), int(self.offers.max_nodes) + 1
         if self._sharing is None:
-            seating = Seating(self.oracle.new_cache(num_rows, capacity, self._max_cache_bytes))
+            seating = Seating(self.oracle.new_cache(num_rows, length + slack, self._max_cache_bytes))
         else:
-            seating = self._sharing.open(requests, num_rows, capacity, self.draft)
-        session = self.draft.open(self.oracle, num_rows, capacity)
-        return State(requests, num_rows, capacity, seating, session, meter_of(self.oracle), return_logprobs)
+            seating = self._sharing.open(num_rows, length + slack, slack, self.draft)
+        session = self.draft.open(self.oracle, num_rows, length + slack)
+        return State(requests, num_rows, length, slack, seating, session, meter_of(self.oracle), return_logprobs)
+
+    def request(
+        self,
+        prompt: Prompt,
+        max_new_tokens: int = 128,
+        sampling: SamplingParams | None = None,
+        seed: Seed | Sequence[Seed] = 0,
+        stop: Stops = None,
+        max_draft_tokens: int | None = None,
+    ) -> Request:
+        """Return a checked request, for ``State.add``; other arguments and errors as in ``stream``.
+
+        Args:
+            seed: requests of equal seeds draw by the same numbers: give each its own.
+            max_draft_tokens: most tokens along a path of its drafts; 0: nothing is drafted for it.
+        """
+        (made,) = make_requests(self.oracle, [prompt], max_new_tokens, sampling, seed_of_one(seed), stop)
+        return replace(made, max_draft_tokens=check_draft_tokens(max_draft_tokens))
 
     def step(self, state: State) -> tuple[State, StepInfo]:
         """Seat waiting requests, then propose, score, verify and commit once for all rows in flight.
@@ -221,7 +228,8 @@ class SpeculativeDecoder:
 
             # 1. Propose.
             rows, streams = frame.seated.rows, frame.randomness.extend("draft")
-            draft = state.session.propose(rows, frame.context, frame.budget, streams)
+            own = Budget(frame.budget.max_depth.copy(), frame.budget.max_nodes.copy())  # a source may write to copies
+            draft = state.session.propose(rows.copy(), frame.context, own, streams)
             check_form(self.draft, self.offers, draft, len(rows), self.oracle)
             nodes = draft.after(frame.pending)
             packed = self._verify.pack(draft, nodes, frame)  # before the pass drives all of it out of the CPU's caches
@@ -241,7 +249,7 @@ class SpeculativeDecoder:
             self._tell(state, frame, outcome, scores)  # whose time is the source's, as that of 1
             times.append(state.now())
 
-            facts = frame.seated.requests, frame.context.num_committed, frame.budget.max_depth < self.offers.max_depth
+            facts = frame.seated.requests, frame.num_committed, frame.shortened
             seconds = dict(zip(PHASES, map(sub, times[1:5], times), strict=True))
             seconds["propose"] += times[5] - times[4]
             info = record(outcome, draft, *facts, seconds, self.draft.name)
@@ -267,28 +275,32 @@ class SpeculativeDecoder:
             prompts = [state.slots.requests[i].prompt for i in state.slots.occupants[seated]]
             scores, calls = prefill(self.oracle, state.seating.cache, seated, prompts, self.draft.needs)
             state.seating.note_prompts(seated, prompts)
-            state.session.begin(seated, prompts, scores)
+            state.session.begin(seated.copy(), [prompt.copy() for prompt in prompts], scores)
             state.recorder.add_prefill(time.perf_counter() - began, state.slots.occupants[seated], calls)
-        state.check_progress()
 
     def _frame(self, state: State) -> Frame:
         """Seat waiting requests, and return the step's view of the rows in flight."""
         if state.slots.waiting:
             self._admit(state)
+        if not state.slots.rows.size:
+            raise state.idle_error()
         seated, slots = state.seated, state.slots
         rows, num_committed = seated.rows, slots.num_committed[seated.rows]
         ids, pending = slots.ids[:, : num_committed.max()].take(rows, axis=0), slots.ids[rows, num_committed - 1]
         eos_ids, kernels = self.oracle.eos_ids, self.kernels
         past = ids.copy() if seated.params.is_adjusted else ids  # which a source may write to
         warping = BatchWarping(seated.params, past, num_committed, seated.prompt_lengths, eos_ids, kernels)
-        depth = seated.max_lengths - num_committed - 1
+        room = seated.max_lengths - num_committed - 1
+        depth = np.minimum(room, seated.max_drafts)
+        shortened = room < np.minimum(seated.max_drafts, self.offers.max_depth)
         nodes = constant(len(depth), int(self.offers.max_nodes))
-        budget = Budget(depth, nodes.copy() if min(depth.tolist()) > 0 else np.where(depth > 0, nodes, 0))
+        budget = Budget(depth, nodes if min(depth.tolist()) > 0 else np.where(depth > 0, nodes, 0))
         randomness = self.randomness(seated.keys, num_committed)
         cache = None if self.draft.needs.cache_of is None else state.seating.cache
-        context = Context(ids, num_committed, warping, cache)
+        context = Context(ids, num_committed.copy(), warping, cache)
         uploads = [] if self._is_here else [stage((pending,), self.oracle.device)]
-        return Frame(seated, pending, context, warping, budget, randomness, state.return_logprobs, uploads)
+        told = context, warping, budget, randomness, state.return_logprobs, uploads
+        return Frame(seated, num_committed, pending, shortened, *told)
 
     def _commit(self, state: State, frame: Frame, outcome: StepOutcome) -> StepOutcome:
         """Keep the paths, append the blocks up to their ends, and return the outcome as it was kept."""
@@ -303,12 +315,12 @@ class SpeculativeDecoder:
     def _tell(self, state: State, frame: Frame, outcome: StepOutcome, scores: Scores) -> None:
         """Tell the source what was emitted, and release finished rows."""
         rows, endings = frame.seated.rows, outcome.endings
-        tokens = outcome.emitted.copy()  # a source that changes a copy changes no record
-        state.session.sync(rows, frame.context.num_committed, tokens, self._verify.source_scores(scores, outcome))
+        told = rows.copy(), frame.num_committed.copy(), outcome.emitted.copy()  # a source may write to copies
+        state.session.sync(*told, self._verify.source_scores(scores, outcome))
         left = frame.seated.max_lengths - state.slots.num_committed[rows]
         if any(endings.tolist()) or 0 in left.tolist():
             finished = (endings != int(Ending.NONE)) | (left == 0)
-            self._retire(state, rows[finished], endings[finished])
+            state.retire(rows[finished], endings[finished])
 
     def _cut_at_stops(self, state: State, frame: Frame, outcome: StepOutcome) -> StepOutcome:
         """Return a step's outcome, cut at a request's own stop if that comes first."""
@@ -320,17 +332,6 @@ class SpeculativeDecoder:
             if at + 1 < counts[b] or (at < counts[b] and endings[b] == Ending.NONE):
                 counts[b], endings[b] = at + 1, Ending.STOP
         return replace(outcome, counts=counts, endings=endings)
-
-    def _retire(self, state: State, rows: IntArray, endings: IntArray) -> None:
-        """Store the outputs of finished rows and free them."""
-        for row, ending in zip(rows, endings, strict=True):
-            request = state.slots.occupants[row]
-            state.outputs[request] = state.slots.output(row)
-            if ending:
-                state.finish_reasons[request] = Ending(ending).word  # type: ignore[assignment]
-            state.seating.leave(int(row), state.slots.ids[row, : state.slots.num_committed[row]])
-        state.session.end(rows)
-        state.slots.release(rows)
 
     def _events(self, state: State) -> Iterator[StreamEvent]:
         holder, output = TextHolder(self.oracle.tokenizer, state.slots.requests[0].stop_strings), list[int]()

@@ -82,6 +82,9 @@ class Seating:
     def share(self, session: DraftSession) -> None:
         """Let the source's own models share prompts, if the oracle does."""
 
+    def check_room(self, number: int, max_length: int) -> None:
+        """Raise ValueError if the request of this number, of up to ``max_length`` ids, could never be seated."""
+
     def seat(self, row: int, request: Request) -> bool:
         """Give a request an idle row, or return that it has to wait."""
         self.cache.reset(np.array([row]))
@@ -114,13 +117,20 @@ class KnownPrefixes(Seating):
         slack: slots that a request may write beyond its longest text.
         reads_prompts: the source reads scores of whole prompts, so that all of them are computed, and none is kept.
         of_drafts: what the source's own models know.
+        max_bytes: the memory's bound, for messages.
     """
 
     def __init__(
-        self, cache: PagedCache, turn: Turn, slack: int, reads_prompts: bool, of_drafts: ModelPrefixes
+        self,
+        cache: PagedCache,
+        turn: Turn,
+        slack: int,
+        reads_prompts: bool,
+        of_drafts: ModelPrefixes,
+        max_bytes: int | None,
     ) -> None:
         super().__init__(cache, turn)
-        self._of_drafts = of_drafts
+        self._of_drafts, self._max_bytes = of_drafts, max_bytes
         self._pool, self._slack, self._reads_prompts = cache.memory.pool, slack, reads_prompts
         self._reused = self._evicted = self._most_pages = 0
         self._unread: list[IntArray] = []
@@ -138,6 +148,15 @@ class KnownPrefixes(Seating):
     def share(self, session: DraftSession) -> None:
         """Let the source's own models share prompts; see ``Seating.share``."""
         alone(self.turn, partial(share_prefixes, session, self._of_drafts))
+
+    def check_room(self, number: int, max_length: int) -> None:
+        """Raise ValueError if a request needs more pages than there may be; see ``Seating.check_room``."""
+        needed, most = count_pages(max_length + self._slack), self._pool.num_pages
+        if needed > most:
+            raise ValueError(
+                f"request {number} may fill {needed} pages of {PAGE} slots, and max_cache_bytes = "
+                f"{self._max_bytes:,} holds {most}: raise it, or lower max_new_tokens or the length of drafts"
+            )
 
     def seat(self, row: int, request: Request) -> bool:
         """Give a request an idle row that begins with what is known of its prompt, or return that it has to wait."""
@@ -201,31 +220,22 @@ class PrefixSharing:
         self._memory, self._max_bytes = PrefixMemory(cast(PrefixOracle, oracle), max_bytes), max_bytes
         self._drafts, self._turn = ModelPrefixes(), Turn()
 
-    def open(self, requests: Sequence[Request], num_rows: int, capacity: int, source: DraftSource) -> Seating:
+    def open(self, num_rows: int, capacity: int, slack: int, source: DraftSource) -> Seating:
         """Return how the requests of a run are seated.
 
         Args:
-            requests: of the run.
             num_rows, capacity: rows, and slots of each.
+            slack: slots that a request may write beyond its longest text.
             source: that drafts.
 
         Raises:
-            ValueError: a request needs more pages than there may be.
             RuntimeError: another thread is in the middle of a step of a run that shares the memory.
         """
-        return alone(self._turn, partial(self._open, requests, num_rows, capacity, source))
+        return alone(self._turn, partial(self._open, num_rows, capacity, slack, source.needs.reads_prompts))
 
-    def _open(self, requests: Sequence[Request], num_rows: int, capacity: int, source: DraftSource) -> Seating:
-        slack = int(source.offers.max_nodes) + 1
+    def _open(self, num_rows: int, capacity: int, slack: int, reads_prompts: bool) -> Seating:
         cache = self._memory.open(num_rows, capacity)
-        lengths, most = [request.max_length for request in requests], cache.memory.pool.num_pages
-        needed = count_pages(max(lengths, default=0) + slack)
-        if lengths and needed > most:
-            raise ValueError(
-                f"request {lengths.index(max(lengths))} may fill {needed} pages of {PAGE} slots, and max_cache_bytes = "
-                f"{self._max_bytes:,} holds {most}: raise it, or lower max_new_tokens or the length of drafts"
-            )
-        return KnownPrefixes(cache, self._turn, slack, source.needs.reads_prompts, self._drafts.open())
+        return KnownPrefixes(cache, self._turn, slack, reads_prompts, self._drafts.open(), self._max_bytes)
 
 
 def check_sharing(max_bytes: int | None, prefix_sharing: bool) -> None:

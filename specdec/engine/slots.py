@@ -16,30 +16,33 @@ class Slots:
     """Rows of a batch and the requests that pass through them.
 
     Args:
-        requests: all requests of the run, admitted in their order.
         num_rows: requests in flight at most.
         capacity: ids a row can hold; a block needs room for its whole width.
 
     Attributes:
+        requests: all requests of the run so far, admitted in their order.
         ids: ``[num_rows, capacity]`` prompt and output.
         num_committed: ``[num_rows]``.
         prompt_lengths: ``[num_rows]``.
         occupants: ``[num_rows]`` request indices, or IDLE.
         rows: ``[B]`` the occupied rows, ascending; another array whenever a row is seated or freed.
         waiting: requests that a free row takes, in this order.
-        to_come: requests that are known and have not arrived.
     """
 
-    def __init__(self, requests: Sequence[Request], num_rows: int, capacity: int) -> None:
-        self.requests = requests
+    def __init__(self, num_rows: int, capacity: int) -> None:
+        self.requests: list[Request] = []
         self.ids = np.zeros((num_rows, capacity), dtype=np.int64)
         self.num_committed = np.zeros(num_rows, dtype=np.int64)
         self.prompt_lengths = np.zeros(num_rows, dtype=np.int64)
         self.occupants = np.full(num_rows, IDLE, dtype=np.int64)
         self.rows = _NO_ROWS
-        # A request without room for a token is finished before it starts: its output is empty.
-        self.waiting = deque(i for i, r in enumerate(requests) if r.max_length > len(r.prompt))
-        self.to_come: set[int] = set()
+        self.waiting: deque[int] = deque()
+
+    def add(self, requests: Sequence[Request]) -> None:
+        """Let requests wait, in their order; one without room for a token is finished at once: its output is empty."""
+        first = len(self.requests)
+        self.requests += requests
+        self.waiting.extend(i for i, r in enumerate(requests, first) if r.max_length > len(r.prompt))
 
     def admit(self, seat: Callable[[int, Request], bool]) -> IntArray:
         """Seat waiting requests, in their order, in idle rows.

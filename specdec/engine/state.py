@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass, field
+from functools import partial
 from threading import get_ident
 from typing import NamedTuple
 
@@ -13,18 +14,22 @@ from specdec.contracts import (
     Budget,
     Context,
     DraftSession,
+    Ending,
     IntArray,
     Randomness,
     StepInfo,
     close_session,
 )
 from specdec.engine.metering import Meter
-from specdec.engine.seating import INSIDE, Seating, enter, leave
+from specdec.engine.seating import INSIDE, Seating, alone, enter, leave
 from specdec.engine.slots import IDLE, Slots
 from specdec.requests import FinishReason, Request
 from specdec.sampling import BatchWarping, ParameterTable, seed_keys
-from specdec.stats import StatsRecorder
+from specdec.stats import StatsRecorder, count_of
 from specdec.transfers import StagedValues
+
+# More tokens than any draft has.
+_LONGEST = 2**31
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class SeatedRows:
         params, keys: of these requests.
         prompt_lengths, max_lengths: ``[B]``.
         ignore_eos: ``[B]`` bool.
+        max_drafts: ``[B]`` tokens along a path of their drafts, at most.
         with_stops: indices into the rows of the requests that a stop may end; a grammar counts as a stop.
     """
 
@@ -47,6 +53,7 @@ class SeatedRows:
     prompt_lengths: IntArray
     max_lengths: IntArray
     ignore_eos: BoolArray
+    max_drafts: IntArray
     with_stops: IntArray
 
 
@@ -54,13 +61,20 @@ class SeatedRows:
 class State:
     """A run under way: what the next step needs, and what the result tells.
 
+    Args:
+        requests: that are there at the start.
+        num_rows: requests in flight at most.
+        max_length: ids, prompt and output together, of the longest request that a row has room for.
+        slack: slots that a step may write beyond them.
+
     Guarantee: after an interrupted step no other one is taken: the state refuses to go on, and ``emitted`` still tells
         what stands.
     """
 
     requests: InitVar[Sequence[Request]]
     num_rows: InitVar[int]
-    capacity: InitVar[int]
+    max_length: int
+    slack: InitVar[int]
     seating: Seating
     session: DraftSession
     meter: Meter | None
@@ -77,61 +91,110 @@ class State:
     started: float = field(init=False)
     _seated: SeatedRows | None = None
     _in_step: bool = False
+    _has_ended: bool = False
 
-    def __post_init__(self, requests: Sequence[Request], num_rows: int, capacity: int) -> None:
+    def __post_init__(self, requests: Sequence[Request], num_rows: int, slack: int) -> None:
         self.started = time.perf_counter()
-        self.slots = Slots(requests, num_rows, capacity)
-        self.params = ParameterTable.of([r.sampling for r in requests], [r.grammar for r in requests])
-        self.keys = seed_keys([r.seed for r in requests])
-        self.recorder = StatsRecorder(len(requests))
-        self.outputs, self.finish_reasons = [[] for _ in requests], ["length" for _ in requests]
+        self.slots = Slots(num_rows, self.max_length + slack)
+        self.params, self.keys, self.recorder = ParameterTable.of([]), seed_keys([]), StatsRecorder(0)
+        self.outputs, self.finish_reasons = [], []
+        self._take(requests, 0.0)
         self.cache_bytes = self.seating.cache.bytes  # at the end, a cache that lacks it would cost the result
         self.seating.share(self.session)
 
     @property
     def has_work(self) -> bool:
-        """Whether a request is in flight, waits, or is still to come."""
-        return bool(self.slots.to_come) or self.can_step  # in this order: see arrive
-
-    @property
-    def can_step(self) -> bool:
-        """Whether a request is in flight or waits: False if all that are left have not arrived."""
+        """Whether a request is in flight or waits."""
         return bool(self.slots.waiting) or self.slots.rows.size > 0
 
-    def hold_back(self) -> None:
-        """Have each waiting request wait for ``arrive`` first, for loads in which requests come one by one."""
-        self.slots.to_come.update(self.slots.waiting)
-        self.slots.waiting.clear()
+    def add(self, request: Request) -> int:
+        """Let a request, of ``SpeculativeDecoder.request``, be seated from the next step on.
 
-    def arrive(self, request: int) -> None:
-        """Let a request that was held back, by its place in the run, be seated from the next step on.
+        Another thread may be in a step meanwhile, but not in ``add``.
+
+        Returns:
+            Its place in the run, by which the records of steps, ``cancel`` and the result know it.
 
         Raises:
-            ValueError: it was not held back, or has arrived before.
+            ValueError: the state was finished, or it has no rows, or no room for the request.
 
-        Guarantee: if the result is reproducible, its tokens do not depend on when it arrives.
+        Guarantee: if the result is reproducible, its tokens do not depend on when it is added, nor on its batch-mates.
         """
-        if request not in self.slots.to_come:
-            told = "it has arrived before, has no room for a token, or is none of this run"
-            raise ValueError(f"request {request} is not held back: {told}")
-        self.slots.waiting.append(request)  # first: there is work at any time, or a loop in another thread would end
-        self.slots.to_come.remove(request)
+        number = len(self.outputs)
+        if self._has_ended:
+            raise ValueError("this state was finished: call start for a new one")
+        if not len(self.slots.occupants):
+            raise ValueError("this state has no rows: give start a batch_size and a max_length")
+        if request.max_length > self.max_length:
+            raise ValueError(
+                f"request {number} may have {request.max_length} ids, and rows of this state have room for "
+                f"{self.max_length}: give start max_length={request.max_length}, or lower max_new_tokens"
+            )
+        self._take([request], time.perf_counter() - self.started)
+        return number
+
+    def _take(self, requests: Sequence[Request], arrival: float) -> None:
+        """Take in requests that arrived so many seconds after the start."""
+        first = len(self.outputs)
+        for number, request in enumerate(requests, first):
+            self.seating.check_room(number, request.max_length)
+        table = ParameterTable.of([r.sampling for r in requests], [r.grammar for r in requests])
+        self.params = self.params.joined_with(table)
+        self.keys = np.append(self.keys, seed_keys([r.seed for r in requests]))
+        self.recorder.add_requests(len(requests), arrival)
+        self.outputs += [[] for _ in requests]
+        self.finish_reasons += ["length" for _ in requests]
+        self.slots.add(requests)  # last: a step of another thread may seat them now
+
+    def cancel(self, request: int) -> None:
+        """End a request, between two steps, wherever it is; one that has ended stays as it is.
+
+        What it has emitted stands, and its finish reason is "cancelled".
+
+        Raises:
+            ValueError: there is no such request, or a step was interrupted.
+            RuntimeError: another thread is in the middle of a step.
+
+        Guarantee: the tokens of other requests do not change if the result is reproducible.
+        """
+        if not 0 <= request < len(self.outputs):
+            raise ValueError(f"request {request} is none of this run: it has {count_of(len(self.outputs), 'request')}")
+        alone(self.seating.turn, partial(self._cancel, request))
+
+    def _cancel(self, request: int) -> None:
+        self.check_whole()
+        rows = np.flatnonzero(self.slots.occupants == request)
+        if rows.size:
+            self._in_step = True  # cache, books and session change one after the other
+            self.retire(rows, np.zeros(1, dtype=np.int64))
+        elif request in self.slots.waiting:
+            self.slots.waiting.remove(request)
+        else:
+            return
+        self.finish_reasons[request], self._in_step = "cancelled", False
+
+    def retire(self, rows: IntArray, endings: IntArray) -> None:
+        """Store the outputs of rows ``[R]`` whose requests have ended, with their ``Ending``, and free the rows."""
+        for row, ending in zip(rows, endings, strict=True):
+            request = self.slots.occupants[row]
+            self.outputs[request] = self.slots.output(row)
+            if ending:
+                self.finish_reasons[request] = Ending(ending).word  # type: ignore[assignment]
+            self.seating.leave(int(row), self.slots.ids[row, : self.slots.num_committed[row]])
+        self.session.end(rows.copy())
+        self.slots.release(rows)
 
     def begin_step(self) -> None:
         """Note that cache, books and session are about to change, one after the other.
 
         Raises:
-            ValueError: nothing is in flight and nothing waits, or an earlier step was interrupted.
+            ValueError: an earlier step was interrupted.
             RuntimeError: another thread is in the middle of a step, see ``enter``.
         """
         if self.seating.turn.setdefault(INSIDE, get_ident()) != get_ident():
             enter(self.seating.turn)
         if self._in_step:
             self.check_whole()
-        if not self.can_step:
-            if self.slots.to_come:
-                raise ValueError("no request is there yet, and some are to come: call state.arrive(request) first")
-            raise ValueError("state has no work left; call finish(state) for the result")
         self._in_step = True
 
     def now(self) -> float:
@@ -181,6 +244,7 @@ class State:
         self.check_whole()
         if self.has_work:
             raise ValueError("state has work left: call step until state.has_work is False, then finish")
+        self._has_ended = True
         close_session(self.session)
 
     def check_whole(self) -> None:
@@ -191,14 +255,15 @@ class State:
                 "disagree, and it cannot go on: call start again; state.emitted() has what was emitted so far"
             )
 
-    def check_progress(self) -> None:
-        """Raise ValueError if requests wait and none is in flight: others have the pages that they wait for."""
-        if not self.slots.rows.size:
-            self._in_step = False  # nothing was touched yet: the step may be asked for again
-            raise ValueError(
-                "no request of this run finds the pages that it needs, for another run of this decoder has them: "
-                "finish that one first, or raise max_cache_bytes"
-            )
+    def idle_error(self) -> ValueError:
+        """Return why no request is in flight after those that wait were offered the rows; the state stands."""
+        self._in_step = False  # nothing was touched yet: the step may be asked for again
+        if not self.slots.waiting:
+            return ValueError("state has no work left; add a request, or call finish(state) for the result")
+        return ValueError(
+            "no request of this run finds the pages that it needs, for another run of this decoder has them: finish "
+            "that one first, or raise max_cache_bytes"
+        )
 
     def emitted(self) -> list[list[int]]:
         """Return the new ids of each request so far: of those that ended, and of those in flight.
@@ -227,9 +292,14 @@ class State:
                 slots.prompt_lengths[rows],
                 np.array([r.max_length for r in asked], dtype=np.int64),
                 np.array([r.sampling.ignore_eos for r in asked], dtype=np.bool_),
+                np.array([_longest_draft(r) for r in asked], dtype=np.int64),
                 np.flatnonzero([bool(r.stop_strings or r.stop_ids or r.grammar) for r in asked]),
             )
         return self._seated
+
+
+def _longest_draft(request: Request) -> int:
+    return _LONGEST if request.max_draft_tokens is None else request.max_draft_tokens
 
 
 class Frame(NamedTuple):
@@ -237,14 +307,19 @@ class Frame(NamedTuple):
 
     Attributes:
         seated: the rows, and what does not change while they are in flight.
-        pending: ``[B]`` their last ids, which no source can write to.
-        context, warping, budget, randomness: of these rows.
+        num_committed: ``[B]`` their ids that stand.
+        pending: ``[B]`` their last ids.
+        shortened: ``[B]`` whether the end of the text bounds the draft.
+        context: what the source reads of these rows: its arrays are copies, which it may write to.
+        warping, budget, randomness: of these rows.
         return_logprobs: whether log-probabilities are asked for.
         uploads: what goes to a device with the step's copies, and stays there until the step ends.
     """
 
     seated: SeatedRows
+    num_committed: IntArray
     pending: IntArray
+    shortened: BoolArray
     context: Context
     warping: BatchWarping
     budget: Budget

@@ -2,7 +2,7 @@
 
 import random  # whose state is looked at, never drawn from
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -81,9 +81,7 @@ class _AuditedSession(WatchedSession):
         """Draft and look at the draft; every seventh call of a request allows nothing, every fifth a single token."""
         phase = self.requests[rows] + context.num_committed
         cap = np.where(phase % 7 == 0, 0, np.where(phase % 5 == 0, 1, np.iinfo(np.int64).max))
-        budget = replace(
-            budget, max_depth=np.minimum(budget.max_depth, cap), max_nodes=np.minimum(budget.max_nodes, cap)
-        )
+        budget = Budget(np.minimum(budget.max_depth, cap), np.minimum(budget.max_nodes, cap))
         draws: list[list[Draw]] = [[] for _ in rows]
         compiled: set[int] = set()
         recorder = DrawRecorder(

@@ -1,7 +1,7 @@
 """What a user asks for, checked before anything is computed, and where its output ends."""
 
 from specdec.requests.prompt_ids import Message, Prompt, RawPrompt, encode_prompt, list_prompts
-from specdec.requests.requests import Request, check_batch_size, make_requests, seed_of_one
+from specdec.requests.requests import Request, check_draft_tokens, check_rows, make_requests, seed_of_one
 from specdec.requests.stop_lists import Stop, Stops, stops_of
 from specdec.requests.stopping import (
     FinishReason,
@@ -20,7 +20,8 @@ __all__ = [
     "Stop",
     "Stops",
     "TextHolder",
-    "check_batch_size",
+    "check_draft_tokens",
+    "check_rows",
     "cut_text",
     "encode_prompt",
     "first_eos",

@@ -27,6 +27,7 @@ class Request:
         stop_ids: end the request when the output ends in one.
         seed: of the request's random stream.
         grammar: what the output follows; the request ends as it is finished.
+        max_draft_tokens: tokens along a path of its drafts, at most; None: as many as are offered.
     """
 
     prompt: IntArray
@@ -36,6 +37,7 @@ class Request:
     stop_ids: tuple[tuple[int, ...], ...]
     seed: Seed
     grammar: Grammar | None = None
+    max_draft_tokens: int | None = None
 
 
 def make_requests(
@@ -72,12 +74,26 @@ def seed_of_one(seed: Seed | Sequence[Seed]) -> int | Sequence[Seed]:
     return [seed] if isinstance(seed, tuple) else seed
 
 
-def check_batch_size(batch_size: int | None) -> int | None:
-    """Return ``batch_size``, or raise ValueError if it is neither None (all prompts at once) nor a positive integer."""
-    if batch_size is None:
+def check_rows(batch_size: int | None, max_length: int | None = None) -> tuple[int, int]:
+    """Return the rows and the length that are asked for, 0 for None.
+
+    Raises:
+        ValueError: one is neither None nor a positive integer, or a length is asked for without rows.
+    """
+    for name, value in (("batch_size", batch_size), ("max_length", max_length)):
+        if value is not None:
+            check_count(name, value)
+    if max_length is not None and batch_size is None:
+        raise ValueError(f"max_length={max_length}: give batch_size too, the rows for requests that are added")
+    return int(batch_size or 0), int(max_length or 0)
+
+
+def check_draft_tokens(max_draft_tokens: int | None) -> int | None:
+    """Return a request's longest draft; ValueError if it is neither None nor an integer, 0 or more."""
+    if max_draft_tokens is None:
         return None
-    check_count("batch_size", batch_size)
-    return int(batch_size)
+    check_count("max_draft_tokens", max_draft_tokens, least=0)
+    return int(max_draft_tokens)
 
 
 def _max_length(oracle: Oracle, prompt: IntArray, max_new_tokens: int, name: str) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from specdec.contracts import BoolArray, IntArray
 from specdec.requests.requests import Request
 
-FinishReason = Literal["eos", "stop", "length"]
+FinishReason = Literal["eos", "stop", "length", "cancelled"]
 UNFINISHED = "\ufffd"
 _WINDOW = 64  # ids that are always decoded anew: those before them may be left out
 _BYTE = re.compile("<0x[0-9A-F]{2}>")

@@ -75,6 +75,11 @@ class ParameterTable:
         adjusts[penalised_rows(table.penalties)] = True
         return replace(table, adjusts=adjusts)
 
+    def joined_with(self, other: "ParameterTable") -> "ParameterTable":
+        """Return these rows, and after them those of another table."""
+        values, adjusts = np.hstack([self.values, other.values]), np.append(self.adjusts, other.adjusts)
+        return ParameterTable(values, self.bias + other.bias, adjusts, self.grammars + other.grammars)
+
     def select(self, rows: IntArray) -> "ParameterTable":
         """Return some rows ``[B]``, in the order asked for."""
         bias, grammars = (tuple(column[row] for row in rows) for column in (self.bias, self.grammars))
@@ -127,8 +132,10 @@ class ParameterTable:
 
     @cached_property
     def filters(self) -> FloatArray:
-        """``[F, R]`` what makes laws of logits that are adjusted: FILTERS."""
-        return self.values[[_COLUMNS.index(name) for name in FILTERS]]
+        """``[F, R]`` what makes laws of logits that are adjusted: FILTERS; read-only."""
+        filters = self.values[[_COLUMNS.index(name) for name in FILTERS]]
+        filters.flags.writeable = False  # sources read it
+        return filters
 
     @cached_property
     def penalties(self) -> FloatArray:

@@ -25,7 +25,7 @@ class StatsRecorder:
     """Collect the steps of a run; adding is an append, everything else happens once at the end.
 
     Args:
-        num_requests: requests of the run; those that never take a step are counted too.
+        num_requests: requests at the run's start; those that never take a step are counted too.
 
     Attributes:
         infos: the steps so far.
@@ -33,10 +33,14 @@ class StatsRecorder:
     """
 
     def __init__(self, num_requests: int) -> None:
-        self._num_requests = num_requests
+        self._arrivals = [0.0] * num_requests
         self.infos: list[StepInfo] = []
         self.elapsed: list[float] = []
         self._prefills: list[tuple[float, IntArray, int]] = []
+
+    def add_requests(self, count: int, arrival: float) -> None:
+        """Take in further requests, which arrived so many seconds after the run's start."""
+        self._arrivals += [arrival] * count
 
     def add_prefill(self, seconds: float, requests: IntArray, calls: int = 1) -> None:
         """Take in scoring calls that covered prompts.
@@ -103,7 +107,7 @@ class StatsRecorder:
         return {stage.pop("name"): stage for stage in stages}
 
     def _requests(self, trace: Trace, seconds: Mapping[str, float]) -> list[Stats]:
-        n, columns = self._num_requests, trace.columns
+        n, columns = len(self._arrivals), trace.columns
         reduction, first = Reduction(trace, n), self._first_tokens(trace)
         calls, prefill = self._prefill_shares()
         extra = {
@@ -124,15 +128,15 @@ class StatsRecorder:
         return parts
 
     def _first_tokens(self, trace: Trace) -> Array:
-        """Return ``[num_requests]`` seconds to the first token, NaN for requests without one."""
-        first = np.full(self._num_requests, np.nan)
+        """Return ``[num_requests]`` seconds from arrival to first token, NaN for requests without one."""
+        first = np.full(len(self._arrivals), np.nan)
         requests, at = np.unique(trace.columns["request"], return_index=True)
         first[requests] = np.asarray(self.elapsed, dtype=np.float64)[trace.columns["step"][at]]
-        return first
+        return first - self._arrivals
 
     def _prefill_shares(self) -> tuple[IntArray, Array]:
         """Return each request's prefill calls and its equal share of their time."""
-        calls, seconds = np.zeros(self._num_requests, dtype=np.int64), np.zeros(self._num_requests)
+        calls, seconds = np.zeros(len(self._arrivals), dtype=np.int64), np.zeros(len(self._arrivals))
         for taken, requests, number in self._prefills:
             calls[requests] += number
             seconds[requests] += taken / len(requests)

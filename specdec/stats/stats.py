@@ -67,7 +67,7 @@ class Stats:
             model there included), "idle_seconds" (from the end of a wait for a copy back to the next copy) and, if the
             oracle counts its passes, "passes_in_graphs", "passes_outside", "computed_nodes", "padded_nodes" (among
             these) and "captures". Of the run only; empty if there is nothing to count.
-        first_token_seconds: sum over requests of the time from the run's start to their first token.
+        first_token_seconds: sum over requests of the time from their arrival (the run's start) to their first token.
         num_first_tokens: requests that have one.
         num_prefix_tokens: tokens of prompts that were in the cache already, with ``prefix_sharing``; of the run only.
         num_draft_prefix_tokens: the same for the models that a source drafts with, all of them together.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from specdec.contracts import Oracle, StepInfo, WatchedSource, check_has_laws, rule_label
 from specdec.engine import SpeculativeDecoder, State
-from specdec.requests import Prompt, Request, Stop, Stops, check_batch_size, make_requests
+from specdec.requests import Prompt, Request, Stop, Stops, check_rows, make_requests
 from specdec.sampling import SamplingParams, Seed
 from specdec.system import hold
 from specdec.theory import check_count
@@ -67,7 +67,7 @@ def record_nodes(
     """
     check_has_laws(decoder.oracle, "record_nodes")
     check_count("requests_per_part", requests_per_part)
-    check_batch_size(batch_size)
+    check_rows(batch_size)
     requests = make_requests(decoder.oracle, prompts, max_new_tokens, sampling, seed, stop)
     with hold(Path(folder), "folder"):
         records = NodeRecords(folder, _identity(decoder, requests, logprobs, label))

@@ -86,19 +86,21 @@ def overhead() -> Differences:
 class _Served:
     """Requests that wait, and those in rows."""
 
-    def __init__(self, queue: list[list[int]], size: int) -> None:
-        self.queue, self.size, self.has_work = queue, size, True
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.counts: list[int] = []
+        self.queue: list[list[int]] = []
         self.waiting: list[int] = []
         self.rows: list[int] = []
 
-    def hold_back(self) -> None:
-        """Nobody waits yet."""
-
-    def arrive(self, request: int) -> None:
-        self.waiting.append(request)
+    def add(self, request: Any) -> int:
+        self.waiting.append(len(self.queue))
+        self.queue.append([*request.emitted])
+        self.counts.append(sum(request.emitted))
+        return self.waiting[-1]
 
     @property
-    def can_step(self) -> bool:
+    def has_work(self) -> bool:
         return bool(self.rows or self.waiting)
 
 
@@ -108,9 +110,11 @@ class _Serving:
     def __init__(self, emitted: Sequence[Sequence[int]], clock: HandClock) -> None:
         self.emitted, self.clock = emitted, clock
 
-    def start(self, part: Sequence[Any], _n: int, _s: Any, seeds: Any, _stop: Any, size: int) -> _Served:
-        self.first = part[0][0]
-        return _Served([[*self.emitted[prompt[0]]] for prompt in part], size)
+    def request(self, prompt: Any, _n: int, _s: Any, _seed: Any, _stop: Any) -> Any:
+        return SimpleNamespace(max_length=9, emitted=self.emitted[prompt[0]])
+
+    def start(self, _: Sequence[Any], *, batch_size: int, max_length: int) -> _Served:
+        return _Served(batch_size)
 
     def step(self, state: _Served) -> tuple[_Served, Any]:
         while len(state.rows) < state.size and state.waiting:
@@ -119,13 +123,12 @@ class _Serving:
         rows, none = np.array(state.rows), np.zeros(len(state.rows), dtype=np.int64)
         made = np.array([state.queue[row].pop(0) for row in state.rows])
         state.rows = [row for row in state.rows if state.queue[row]]
-        state.has_work = state.can_step
         seconds = dict.fromkeys(("propose", "score", "verify", "commit"), 0.0)
         told = {"requests": rows, "num_emitted": made, "num_drafted": none, "num_scouts": none, "seconds": seconds}
         return state, SimpleNamespace(**told)
 
     def finish(self, state: _Served) -> Any:
-        tokens = [[0] * sum(self.emitted[self.first + i]) for i in range(len(state.queue))]
+        tokens = [[0] * count for count in state.counts]
         return SimpleNamespace(tokens=tokens, exactness="exact")
 
 
@@ -356,7 +359,7 @@ MUTANTS = line_mutants(
     (bench_engine.cost, "oracle.seconds = 0.0\n    while", "while", overhead, "step"),
     (bench_engine.row, "cost.request for", "cost.step for", overhead, "row"),
     (lock_step_tokens, "len(own) * min(own)", "min(own)", serving, "static, counts"),
-    (serve_all, "[0.0] * len(part), began)", "[0.0] * len(part))", serving, "static, latency"),
+    (serve_all, "options.batch_size, began)", "options.batch_size)", serving, "static, latency"),
     (row_of, "rows / len(last.steps) / batch_size", "rows / len(last.steps) / 8", served_rows, "rows in use"),
     (Timings.fastest, "min(ran", "max(ran", decoded, "native bfloat16, speed over transformers"),
     (decoding.rows, "spread(name).median", "spread(name).low", decoded, "native bfloat16, tokens/s"),

@@ -37,8 +37,9 @@ def _simulate(length: int, arrivals: Sequence[float]) -> LoadRun:
     oracle = TabularLM.random(4, 2, 0, eos_id=0)
     decoder = _Simulated(oracle, drafts.SmallTransformer(oracle, length) if length else None)
     with clock_of(serving, sleeping=True) as decoder.clock:
-        state = decoder.start([[1], [2], [3], [1, 2]], 3, SamplingParams(ignore_eos=True), batch_size=2)
-        return serve(decoder, state, arrivals)
+        make, sampling = decoder.request, SamplingParams(ignore_eos=True)
+        requests = [make(prompt, 3, sampling, (0, i)) for i, prompt in enumerate([[1], [2], [3], [1, 2]])]
+        return serve(decoder, requests, arrivals, 2)
 
 
 def simulated() -> Differences:
@@ -312,7 +313,7 @@ def timed() -> Differences:
 
 STATISTICS = (simulated, latency, served_loads, foretold, compared, timed)
 MUTANTS = line_mutants(
-    (serving._let_in, "arrivals[num_arrived] <= now", "True", simulated, "seated"),
+    (serving.serve, "arrivals[num_arrived] <= began", "True", simulated, "seated"),
     (serve, "arrivals[num_arrived] - began", "0.5 * arrivals[num_arrived]", simulated, "seated"),
     (serving._Book.note, "append(ended)", "append(began)", simulated, "times"),
     (serving._Book.note, "rows + drafted", "drafted", simulated, "steps"),

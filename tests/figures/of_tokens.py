@@ -123,9 +123,9 @@ def certain() -> Differences:
 STATISTICS = (full_steps, logprobs, held_text, windows, parts, reused_rows, certain)
 MUTANTS = line_mutants(
     (
-        SpeculativeDecoder.step,
-        "frame.budget.max_depth < self.offers.max_depth",
-        "frame.budget.max_depth <= self.offers.max_depth",
+        SpeculativeDecoder._frame,
+        "room < np.minimum(",
+        "room <= np.minimum(",
         full_steps,
         "shortened",
     ),

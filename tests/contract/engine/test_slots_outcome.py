@@ -23,8 +23,14 @@ def seat(row: int, request: Request) -> bool:
     return True
 
 
+def slots_of(requests: list[Request], num_rows: int, capacity: int) -> Slots:
+    slots = Slots(num_rows, capacity)
+    slots.add(requests)
+    return slots
+
+
 def test_requests_are_seated_in_order_and_idle_rows_are_reused_lowest_first():
-    slots = Slots([request([i + 1] * (i + 1)) for i in range(5)], 3, 20)
+    slots = slots_of([request([i + 1] * (i + 1)) for i in range(5)], 3, 20)
     assert slots.admit(seat).tolist() == [0, 1, 2]
     assert slots.admit(seat).tolist() == []
     assert slots.num_committed.tolist() == [1, 2, 3]
@@ -42,7 +48,7 @@ def test_requests_are_seated_in_order_and_idle_rows_are_reused_lowest_first():
 
 
 def test_a_reused_row_shows_nothing_of_its_predecessor():
-    slots = Slots([request([1, 2, 3]), request([4])], 1, 20)
+    slots = slots_of([request([1, 2, 3]), request([4])], 1, 20)
     slots.admit(seat)
     slots.append(rows_of(0), np.array([[5, 6, 7]]), rows_of(3))
     assert slots.output(0) == [5, 6, 7]
@@ -55,16 +61,16 @@ def test_a_reused_row_shows_nothing_of_its_predecessor():
 
 
 def test_requests_without_room_never_wait():
-    slots = Slots([request([1], 0), request([2], 1), request([3], 0)], 2, 4)
+    slots = slots_of([request([1], 0), request([2], 1), request([3], 0)], 2, 4)
     assert slots.admit(seat).tolist() == [0]
     assert slots.occupants.tolist() == [1, IDLE]
-    assert not Slots([request([1], 0)], 1, 4).waiting
-    assert not Slots([], 0, 1).waiting
+    assert not slots_of([request([1], 0)], 1, 4).waiting
+    assert not slots_of([], 0, 1).waiting
 
 
 @given(st.lists(st.lists(st.integers(0, 9), max_size=4), min_size=1, max_size=5), st.randoms())
 def test_append_writes_each_block_behind_its_own_row_and_nowhere_else(blocks, random):
-    slots = Slots([request([9] * random.randint(1, 5)) for _ in blocks], len(blocks), 12)
+    slots = slots_of([request([9] * random.randint(1, 5)) for _ in blocks], len(blocks), 12)
     rows = slots.admit(seat)
     random.shuffle(rows)
     expected = {int(r): slots.ids[r, : slots.num_committed[r]].tolist() + b for r, b in zip(rows, blocks, strict=True)}

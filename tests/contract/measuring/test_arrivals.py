@@ -23,7 +23,7 @@ from experiments.load.measuring_loads import (
     read_arrivals,
 )
 from oracles import TabularLM
-from specdec import SamplingParams, SharedBudget, SpeculativeDecoder, State
+from specdec import SamplingParams, SharedBudget, SpeculativeDecoder
 from tests.support.calibration import LEVEL, p_value
 from tests.support.models.tiny_models import tiny_transformer
 
@@ -191,44 +191,18 @@ def test_tokens_do_not_depend_on_when_a_request_arrives(rule: str, budget: Any) 
     decoder = SpeculativeDecoder(oracle, drafts.SmallTransformer(model, 2), rule, budget=budget)
     sampling = SamplingParams(temperature=float(rule == "coupled"))
     wanted = decoder.generate(PROMPTS, 12, sampling, batch_size=2)
-    state = decoder.start(PROMPTS, 12, sampling, batch_size=2)
-    state.hold_back()
-    assert state.has_work
-    assert not state.can_step
-    with pytest.raises(ValueError, match=r"no request is there yet, and some are to come: call state\.arrive"):
+    state, order = decoder.start([], batch_size=2, max_length=15), [3, 0, 4, 1, 2]
+    assert not state.has_work
+    with pytest.raises(ValueError, match="state has no work left; add a request, or call finish"):
         decoder.step(state)
-    order = [3, 0, 4, 1, 2]
-    while state.has_work:
-        if order:
-            state.arrive(order.pop(0))
+    for number, prompt in enumerate(order):
+        assert state.add(decoder.request(PROMPTS[prompt], 12, sampling, (0, prompt))) == number
         state, info = decoder.step(state)
-        if len(order) == 4:
-            assert info.requests.tolist() == [3]
-    assert decoder.finish(state).tokens == wanted.tokens
-
-
-def test_who_is_not_held_back_cannot_arrive() -> None:
-    state = SpeculativeDecoder(TabularLM.random(4, 2, 0)).start(PROMPTS, 3)
-    for request in (0, 9):
-        with pytest.raises(ValueError, match=f"request {request} is not held back: it has arrived before"):
-            state.arrive(request)
-    state.hold_back()
-    state.arrive(2)
-    with pytest.raises(ValueError, match="request 2 is not held back"):
-        state.arrive(2)
-
-
-def test_there_is_work_at_every_moment_of_the_last_arrival() -> None:
-    class Interrupted(State):
-        """Another thread lets the last request arrive just when somebody has looked for those that wait."""
-
-        @property
-        def can_step(self) -> bool:
-            found = super().can_step
-            self.arrive(0)
-            return found
-
-    state = SpeculativeDecoder(TabularLM.random(4, 2, 0)).start(PROMPTS[:1], 3)
-    state.hold_back()
-    state.__class__ = Interrupted
-    assert state.has_work
+        if not number:
+            assert info.requests.tolist() == [0]
+    while state.has_work:
+        decoder.step(state)
+    result = decoder.finish(state)
+    assert result.tokens == [wanted.tokens[prompt] for prompt in order]
+    with pytest.raises(ValueError, match="this state was finished: call start for a new one"):
+        state.add(decoder.request([1]))
