@@ -21,7 +21,7 @@ from specdec.contracts import (
     check_model,
 )
 from specdec.drafting import ChainSampler, LentCache, MemorylessSession, SampledSource
-from specdec.drafting.lengths import LengthPolicy
+from specdec.drafting.lengths import LengthPolicy, open_length
 from specdec.laws import scatter_rows, take
 from specdec.system import warn_once
 from specdec.theory import check_count
@@ -110,7 +110,7 @@ class EarlyExit(SampledSource):
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
         """Return a session for a run; arguments as in ``DraftSource.open``."""
-        sampler = ChainSampler(self.length.open(num_rows), self.temperature, oracle.device)
+        sampler = ChainSampler(open_length(self.length, num_rows), self.temperature, oracle.device)
         return _Session(self, sampler)
 
 

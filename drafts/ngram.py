@@ -35,7 +35,7 @@ from specdec.drafting import (
     check_header,
     point_chains,
 )
-from specdec.drafting.lengths import LengthPolicy, LengthSession, cut_limits
+from specdec.drafting.lengths import LengthPolicy, LengthSession, cut_limits, open_length
 from specdec.drafting.shapes import TreeShape
 from specdec.system import write_whole
 from specdec.theory import check_flag
@@ -135,7 +135,7 @@ class NGram(SampledSource):
         dtype = torch.promote_types(oracle.dtype, torch.float32)
         if self.tree is not None:
             return _TreeSession(self.model, TreeSampler(self.tree, self.temperature, HOST), dtype)
-        length = self.length.open(num_rows)
+        length = open_length(self.length, num_rows)
         if not self.sampled:
             return _GreedySession(self.model, length)
         sampler = ChainSampler(length, self.temperature, HOST)
@@ -169,10 +169,10 @@ class _GreedySession(MemorylessSession):
             if policy.reads_entropy:
                 entropies = _entropies(model.laws(states))
                 peaks[live, i] += entropies[live]  # finite where both are
-                limits = cut_limits(limits, i, self.length.draws(rows, entropies))
+                limits = cut_limits(self.length, limits, i, self.length.draws(rows, entropies))
             if policy.reads_confidence:
                 confidence[:, i] = model.best_probs[states]
-                limits = cut_limits(limits, i + 1, self.length.continues(rows, confidence[:, : i + 1]))
+                limits = cut_limits(self.length, limits, i + 1, self.length.continues(rows, confidence[:, : i + 1]))
             if limits.max() <= i:
                 break
             states = model.successor[states]

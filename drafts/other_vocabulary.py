@@ -33,7 +33,7 @@ from specdec.drafting import (
     Spelling,
     list_chains,
 )
-from specdec.drafting.lengths import LengthPolicy, LengthSession, depth_limits
+from specdec.drafting.lengths import LengthPolicy, LengthSession, depth_limits, open_length
 from specdec.laws import argmax
 from specdec.transfers import HOST, on_device
 
@@ -108,7 +108,7 @@ class OtherVocabulary(SampledSource):
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
         """Return a session for a run; arguments as in ``DraftSource.open``."""
-        shared, length = self.shared_pieces(oracle), self.length.open(num_rows)
+        shared, length = self.shared_pieces(oracle), open_length(self.length, num_rows)
         model = DraftModel(self.model, num_rows, _MOST_IDS * capacity, oracle.device)
         if self.mapping == "text":
             tokenizer = (self.tokenizers or (None, oracle.tokenizer))[1]

@@ -6,7 +6,7 @@ import numpy as np
 
 from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
 from specdec.drafting import MemorylessSession, point_chains
-from specdec.drafting.lengths import LengthPolicy, LengthSession, chain_offers, kept_counts, resolve
+from specdec.drafting.lengths import LengthPolicy, LengthSession, chain_offers, kept_counts, open_length, resolve
 from specdec.theory import check_count, check_flag
 
 Match = Literal["last", "first"]
@@ -82,7 +82,7 @@ class PromptLookup:
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
         """Return a session for a run; arguments as in ``DraftSource.open``."""
-        return _Session(self, self.length.open(num_rows))
+        return _Session(self, open_length(self.length, num_rows))
 
 
 class _Session(MemorylessSession):

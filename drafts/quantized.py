@@ -24,7 +24,7 @@ from specdec.contracts import (
     check_vocabulary,
 )
 from specdec.drafting import ChainSampler, LentCache, MemorylessSession, SampledSource
-from specdec.drafting.lengths import LengthPolicy
+from specdec.drafting.lengths import LengthPolicy, open_length
 from specdec.laws import scatter_rows
 
 
@@ -86,7 +86,7 @@ class Quantized(SampledSource):
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
         """Return a session for a run; arguments as in ``DraftSource.open``."""
-        return _Session(self.view, ChainSampler(self.length.open(num_rows), self.temperature, oracle.device))
+        return _Session(self.view, ChainSampler(open_length(self.length, num_rows), self.temperature, oracle.device))
 
 
 def _check_view(oracle: Oracle, view: Oracle) -> None:

@@ -36,7 +36,7 @@ from specdec.contracts import (
     sum_of_stages,
 )
 from specdec.drafting import JudgingModel, SampledSource, Trunk, check_servable, drawable_laws, proposal
-from specdec.drafting.lengths import LengthPolicy, LengthSession, cut_limits, depth_limits
+from specdec.drafting.lengths import LengthPolicy, LengthSession, cut_limits, depth_limits, open_length
 from specdec.laws import Laws
 from specdec.theory import check_count
 from specdec.transfers import on_device, stage
@@ -149,7 +149,7 @@ class Staged(SampledSource):
         slack = min(self.inner.offers.max_depth, self.length.max_depth) + 2
         model = JudgingModel(self.model, num_rows, capacity, self.model.device, slack)
         inner = self.inner.open(self.model, num_rows, capacity)
-        return _Session(self, model, inner, self.length.open(num_rows), oracle.device)
+        return _Session(self, model, inner, open_length(self.length, num_rows), oracle.device)
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ class _Session(DraftSession):
             some = np.flatnonzero((asked < depth) & (depth <= counts))
             if some.size:
                 goes_on, limits = self.length.continues(rows[some], confidence[some, :depth]), limits.copy()
-                limits[some] = cut_limits(limits[some], counts[some], goes_on)
+                limits[some] = cut_limits(self.length, limits[some], counts[some], goes_on)
         return limits
 
     def _step(

@@ -8,7 +8,7 @@ import numpy as np
 
 from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
 from specdec.drafting import MemorylessSession, list_chains
-from specdec.drafting.lengths import Fixed, LengthSession, chain_offers
+from specdec.drafting.lengths import Fixed, LengthSession, chain_offers, open_length
 
 Propose = Callable[[list[int], int], Sequence[int]]
 
@@ -33,7 +33,7 @@ class StatelessSource:
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
         """Return a session for a run; arguments as in ``DraftSource.open``."""
-        return _Session(self, self.length.open(num_rows), oracle)
+        return _Session(self, open_length(self.length, num_rows), oracle)
 
 
 @overload

@@ -21,7 +21,15 @@ from specdec.contracts import (
     Scores,
 )
 from specdec.drafting import Automaton
-from specdec.drafting.lengths import LengthPolicy, LengthSession, chain_offers, depth_limits, kept_counts, resolve
+from specdec.drafting.lengths import (
+    LengthPolicy,
+    LengthSession,
+    chain_offers,
+    depth_limits,
+    kept_counts,
+    open_length,
+    resolve,
+)
 from specdec.drafting.shapes import check_size
 from specdec.theory import check_count, check_positive, check_share
 
@@ -143,7 +151,7 @@ class SuffixAutomaton:
                 f"draft {self.name!r} remembers id {store[2]}, and the oracle has {oracle.vocab_size} ids: give each "
                 "vocabulary a source of its own"
             )
-        return _Session(self, store[1], self.length.open(num_rows), num_rows)
+        return _Session(self, store[1], open_length(self.length, num_rows), num_rows)
 
 
 class _Guess(NamedTuple):

@@ -206,15 +206,35 @@ class DraftSource(Protocol):
 
 def check_source(source: object, argument: str) -> None:
     """Raise ValueError, naming the argument, if something other than a draft source is given, such as a name."""
-    parts = ("name", "needs", "offers", "vocab_size", "open")
-    if not isinstance(source, type) and all(hasattr(source, part) for part in parts):
+    check_kind(source, argument, "a draft source", _SOURCE_PARTS, "drafts.PromptLookup()")
+
+
+_SOURCE_PARTS = ("name", "needs", "offers", "vocab_size", "open")
+
+
+def check_kind(given: object, argument: str, kind: str, parts: Sequence[str], example: str) -> None:
+    """Raise ValueError, naming the argument and what is missing, if an object lacks a part of its contract.
+
+    A property that raises AttributeError is there; the error comes out where it is read.
+
+    Args:
+        given: what was handed in.
+        argument: its name.
+        kind: what it was to be, with its article.
+        parts: names of the attributes and methods that such objects have.
+        example: one of them.
+    """
+    lacks = [part for part in parts if not (hasattr(type(given), part) or hasattr(given, part))]
+    if not lacks and not isinstance(given, type):
         return
-    said = f"of type {type(source).__name__}"
-    if isinstance(source, type):
-        said = f"the class {source.__name__}"
-    elif isinstance(source, (str, int, float)):
-        said = repr(source)
-    raise ValueError(f"{argument} is {said}, not a draft source; give an object, such as drafts.PromptLookup()")
+    said, missing = f"of type {type(given).__name__}", ""
+    if isinstance(given, type):
+        said = f"the class {given.__name__}"
+    elif isinstance(given, str | int | float):
+        said = repr(given)
+    elif len(lacks) < len(parts):
+        missing = f": it lacks {', '.join(lacks)}"
+    raise ValueError(f"{argument} is {said}, not {kind}{missing}; give an object, such as {example}")
 
 
 def check_tensors(source: DraftSource, draft: Draft, batch: int) -> None:

@@ -16,6 +16,7 @@ from specdec.drafting.model_source import (
     ModelSource,
     RunModel,
     SampledSource,
+    TreeSession,
     check_drafter,
     check_parts,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "SharedPieces",
     "Spelling",
     "TreeSampler",
+    "TreeSession",
     "Trunk",
     "check_contents",
     "check_drafter",

@@ -91,11 +91,11 @@ class _LengthInquiry(ChainWatch):
         self.confidence: FloatArray | None = np.zeros((len(rows), 0)) if self.reads_confidence else None
 
     def before(self, depth: int, entropy: FloatArray) -> None:
-        self.limits = cut_limits(self.limits, depth, self.length.draws(self.rows, entropy))
+        self.limits = cut_limits(self.length, self.limits, depth, self.length.draws(self.rows, entropy))
 
     def after(self, depth: int, confidence: FloatArray) -> None:
         self.confidence = confidence
-        self.limits = cut_limits(self.limits, depth + 1, self.length.continues(self.rows, confidence))
+        self.limits = cut_limits(self.length, self.limits, depth + 1, self.length.continues(self.rows, confidence))
 
 
 @dataclass(frozen=True)

@@ -191,7 +191,12 @@ def growth(
 
     A step must be drawn before the next one is asked for, unless the shape reads no confidence: then nothing is looked
     at.
+
+    Raises:
+        ValueError: a shape that says that it reads no confidence looks at some.
     """
+    if not shape.reads_confidence:
+        look = best = partial(_refuse_look, shape)
     level, parents, num_slots = _pending(max_depth, max_nodes), np.zeros((len(max_depth), 0), dtype=np.int64), 0
     while (chosen := shape.mask_scored(level)).any():
         places, selection = level.select(chosen)
@@ -206,6 +211,13 @@ def growth(
         children = Children.of(scored, counts, num_slots, look)
         yield Step(scored, children)
         level, num_slots = children.places, num_slots + children.parent.shape[1]
+
+
+def _refuse_look(shape: TreeShape, *_: object) -> FloatArray:
+    raise ValueError(
+        f"tree={shape} looks at confidences, but its reads_confidence is False, so that there are none yet: set "
+        "reads_confidence = True"
+    )
 
 
 def _pending(max_depth: IntArray, max_nodes: IntArray) -> Places:

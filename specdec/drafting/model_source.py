@@ -24,9 +24,9 @@ from specdec.contracts import (
     check_vocabulary,
 )
 from specdec.drafting.chain_sampler import ChainSampler, Follow, FollowOnDevice
-from specdec.drafting.lengths import LengthPolicy, chain_offers, depth_limits, resolve
+from specdec.drafting.lengths import LengthPolicy, chain_offers, depth_limits, open_length, resolve
 from specdec.drafting.planned_trees import GrowWhole
-from specdec.drafting.shapes import TreeShape
+from specdec.drafting.shapes import TreeShape, check_shape
 from specdec.drafting.tree_sampler import Frontier, TreeSampler, check_drawable
 from specdec.theory import check_finite
 
@@ -66,8 +66,7 @@ class SampledSource:
             return
         if num_draft_tokens is not None or length is not None:
             raise ValueError("give tree or a length (num_draft_tokens, length), not both: a tree says how deep it is")
-        if isinstance(tree, type) or not hasattr(tree, "num_kept"):
-            raise ValueError(f"tree={tree!r} is no shape of trees: give an object such as Kary(2, 3)")
+        check_shape(tree)
         check_drawable(tree, temperature)
 
     @property
@@ -195,7 +194,7 @@ class ModelSource(SampledSource, ABC):
         model = self.open_model(oracle, num_rows, capacity)
         if self.tree is not None:
             return TreeSession(model, TreeSampler(self.tree, self.temperature, oracle.device))
-        return ChainSession(model, ChainSampler(self.length.open(num_rows), self.temperature, oracle.device))
+        return ChainSession(model, ChainSampler(open_length(self.length, num_rows), self.temperature, oracle.device))
 
 
 class _Session(DraftSession):

@@ -231,7 +231,10 @@ def _joint_law(
         del queue[-size:]
         num_leaves += len(wave)
         if num_leaves + len(queue) > max_leaves:
-            raise ValueError(f"more than max_leaves={max_leaves} branches: shorten the sequences or the draft")
+            raise ValueError(
+                f"more than max_leaves={max_leaves} branches: shorten the sequences (depth= of check_lossless says how "
+                "much of a draft is enough) or the draft, or test samples by effect= of check_lossless, such as 0.1"
+            )
         for branch, tokens in zip(wave, _run_wave(decoder, prompts, wave, mates, breakpoints, options), strict=True):
             law[tokens] = law.get(tokens, 0.0) + branch.probability
             queue += branch.siblings

@@ -13,6 +13,7 @@ from specdec.theory.acceptance import (
 )
 from specdec.theory.calibration import Calibration
 from specdec.theory.formulas import (
+    RankRates,
     acceptance_of_ranks,
     expected_tokens,
     expected_tree_tokens,
@@ -27,6 +28,7 @@ from specdec.theory.width import WidthCurve
 
 __all__ = [
     "Calibration",
+    "RankRates",
     "WidthCurve",
     "acceptance",
     "acceptance_of_ranks",

@@ -1,6 +1,6 @@
 """What theory predicts of chains and trees: tokens per step, speed-up, operations, the best draft length."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -155,25 +155,37 @@ class ListedTree(Protocol):
         """Every node, as the ranks of the siblings on its path."""
 
 
-def acceptance_of_ranks(acceptance_by_rank: Sequence[float]) -> NDArray[np.float64]:
+RankRates = Sequence[float] | Mapping[int, float | None]
+
+
+def acceptance_of_ranks(acceptance_by_rank: RankRates) -> NDArray[np.float64]:
     """Return P(the k-th child of an accepted node is accepted) = a(k) times the product of 1 - a(j) over j < k.
 
     Args:
-        acceptance_by_rank: ``[K]`` a(k) in [0, 1], each given that the earlier siblings were rejected.
+        acceptance_by_rank: ``[K]`` a(k) in [0, 1], each given that the earlier siblings were rejected. A list begins
+            with rank 1; a mapping, such as ``Stats.acceptance_by_rank``, has the ranks from 1 on as its keys, and None,
+            which is 0 here, for a rank that was never tried.
 
     Raises:
-        ValueError: an entry is no probability.
+        ValueError: an entry is no probability, or a mapping lacks a rank.
     """
-    rates = np.asarray(acceptance_by_rank, dtype=np.float64)
+    given = acceptance_by_rank
+    if isinstance(given, Mapping):
+        given = [given.get(rank, np.nan) or 0.0 for rank in range(1, len(given) + 1)]
+    try:
+        rates = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        rates = np.array(np.nan)
     if rates.ndim != 1 or not ((rates >= 0) & (rates <= 1)).all():
         raise ValueError(
-            f"acceptance_by_rank must be a list of probabilities, rank 1 first; got {acceptance_by_rank!r}"
+            "acceptance_by_rank must be a list of probabilities, rank 1 first, or Stats.acceptance_by_rank, whose keys "
+            f"are the ranks from 1 on; got {acceptance_by_rank!r}"
         )
     reached: NDArray[np.float64] = rates * np.concatenate([[1.0], np.cumprod(1.0 - rates)[:-1]])[: len(rates)]
     return reached
 
 
-def expected_tree_tokens(shape: ListedTree, acceptance_by_rank: Sequence[float]) -> float:
+def expected_tree_tokens(shape: ListedTree, acceptance_by_rank: RankRates) -> float:
     """Return the expected tokens per step of a static tree: 1 + the sum over nodes of P(its path is accepted).
 
     Args:

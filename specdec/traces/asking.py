@@ -28,9 +28,8 @@ from specdec.traces.output_laws import OutputLaws
 
 @dataclass(frozen=True)
 class Longest(Fixed):
-    """Always drafts the most, and hears what a policy would be told; its own session."""
+    """Always drafts the most; its own session."""
 
-    reads_entropy: bool = False
     heard: list[FloatArray] = field(default_factory=list)
     opened: list[int] = field(default_factory=list)
 
@@ -43,6 +42,13 @@ class Longest(Fixed):
         """Forget what was heard, and return the most tokens; see ``LengthSession.limits``."""
         self.heard.clear()
         return super().limits(rows, num_committed)
+
+
+@dataclass(frozen=True)
+class LongestHearing(Longest):
+    """The same, and hears the entropies that a policy would be told."""
+
+    reads_entropy: ClassVar[bool] = True
 
     def draws(self, rows: IntArray, entropy: FloatArray) -> BoolArray:
         """Hear the entropies, and go on; see ``LengthSession.draws``."""

@@ -29,7 +29,7 @@ from specdec.engine import Result, SpeculativeDecoder
 from specdec.requests import Prompt, Stops, list_prompts, make_requests
 from specdec.sampling import SamplingParams, Seed
 from specdec.stats import stack_rows
-from specdec.traces.asking import Asking, Confiding, Longest, StepDrafts, WatchedPaths
+from specdec.traces.asking import Asking, Confiding, Longest, LongestHearing, StepDrafts, WatchedPaths
 from specdec.traces.dense import DenseRecords, Path_
 from specdec.traces.output_laws import ACCEPTED, OutputLaws
 from specdec.verify import RULES, resolve_rule
@@ -73,7 +73,7 @@ def record_chains(
     Cost: a plain run, and at each of its steps a draft of ``num_draft_tokens``; O(P N) memory for P output tokens, and
         for drawn drafts of sampled requests that are not coupled N laws of O(V) for each of the last N tokens of a row.
     """
-    policy = Longest(num_draft_tokens, with_confidence=True, reads_entropy=entropies)
+    policy = (LongestHearing if entropies else Longest)(num_draft_tokens, with_confidence=True)
     asked = (list_prompts(prompts), max_new_tokens, sampling, seed, stop, batch_size)
     paths = tuple((0,) * depth for depth in range(1, num_draft_tokens + 1))
     source = make_source(policy)

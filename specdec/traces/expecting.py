@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specdec.contracts import FloatArray, IntArray
-from specdec.drafting.lengths import LengthPolicy
+from specdec.drafting.lengths import LengthPolicy, open_length
 from specdec.traces.dense import DenseRecords, Path_
 from specdec.traces.output_laws import ACCEPTED
 from specdec.traces.policy_replays import cut
@@ -42,7 +42,7 @@ def expectations_by_length(records: DenseRecords, length: LengthPolicy) -> Colum
     if length.adaptive:
         return _with_feedback(records, length)
     at = np.arange(len(records.counts))
-    session = length.open(len(at))
+    session = open_length(length, len(at))
     session.begin(at)
     limits = cut(session, at, records.num_committed, records.counts, *_of_outputs(records))
     within = np.arange(records.tokens.shape[1]) < limits[:, None]
@@ -91,7 +91,7 @@ def _with_feedback(records: DenseRecords, length: LengthPolicy) -> Columns:
             "length adapts, and does not say how its next limit follows from the last one and the fate of that draft: "
             "give it next_limits, or record with rule='coupled'"
         )
-    session, rows = length.open(len(records.outputs)), np.arange(len(records.outputs))
+    session, rows = open_length(length, len(records.outputs)), np.arange(len(records.outputs))
     session.begin(rows)
     first = session.limits(rows, records.prompt_lengths)
     drafted = np.minimum(limits[:, None], records.counts)  # [C, P]

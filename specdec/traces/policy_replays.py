@@ -51,10 +51,10 @@ def cut(
     depth = 0
     while depth < limits.max(initial=0):
         if policy.reads_entropy and entropy is not None:
-            limits = cut_limits(limits, depth, session.draws(rows, entropy[:, depth]))
+            limits = cut_limits(session, limits, depth, session.draws(rows, entropy[:, depth]))
         depth += 1
         if policy.reads_confidence and confidence is not None and depth <= limits.max(initial=0):
-            limits = cut_limits(limits, depth, session.continues(rows, confidence[:, :depth]))
+            limits = cut_limits(session, limits, depth, session.continues(rows, confidence[:, :depth]))
     session.note_counts(rows, limits)
     return limits
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specdec.contracts import FloatArray, IntArray, VerificationRule
-from specdec.drafting.lengths import LengthPolicy
+from specdec.drafting.lengths import LengthPolicy, open_length
 from specdec.drafting.shapes import TreeShape
 from specdec.traces.dense import DenseRecords, Path_
 from specdec.traces.expecting import expectations_by_length, expectations_by_shape
@@ -156,7 +156,7 @@ def _by_length(records: DenseRecords, length: LengthPolicy) -> Judge:
     """Return what judges recorded chains that a policy cuts."""
     outputs, order = records.ids, np.arange(records.tokens.shape[1])
     every = np.arange(len(records.outputs))
-    session = length.open(len(every))
+    session = open_length(length, len(every))
     session.begin(every)
 
     def judge(rows: IntArray, at: IntArray, left: IntArray, committed: IntArray) -> tuple[IntArray, IntArray]:

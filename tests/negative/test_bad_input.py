@@ -22,7 +22,7 @@ from drafts import (
     stateless,
 )
 from oracles.tabular import TabularLM
-from specdec import Budget, Draft, Fixed, Offers, SamplingParams, SharedBudget, SpeculativeDecoder
+from specdec import Budget, Draft, Fixed, Needs, Offers, SamplingParams, SharedBudget, SpeculativeDecoder
 from specdec.contracts import DraftSession, Scores, check_vocabulary
 from specdec.laws import Laws
 from specdec.verify import RULES
@@ -236,6 +236,21 @@ def test_what_is_no_source_is_refused_with_the_argument_and_the_fix(draft, said)
         Staged(Untouchable(), draft)
 
 
+def test_a_source_that_lacks_a_part_is_refused_with_what_it_lacks_and_one_that_fails_with_its_own_error():
+    class Own:
+        name, needs, vocab_size = "own", Needs(), None
+
+        @property
+        def offers(self):
+            return self.length.max_depth
+
+    with pytest.raises(ValueError, match="draft is of type Own, not a draft source: it lacks open; give an object"):
+        SpeculativeDecoder(Untouchable(), Own())
+    Own.open = PromptLookup.open
+    with pytest.raises(AttributeError, match="'Own' object has no attribute 'length'"):
+        SpeculativeDecoder(Untouchable(), Own())
+
+
 @pytest.mark.parametrize(
     ("make", "argument"),
     [
@@ -380,15 +395,15 @@ UNMADE = {
     ),
     "a number as a length": (
         lambda: PromptLookup(length=4),
-        r"length=4 is no length policy: give an object such as Fixed",
+        r"length is 4, not a length policy; give an object, such as Fixed",
     ),
     "a class as a length": (
         lambda: SmallTransformer(Counting(), length=Fixed),
-        r"length=<class .*Fixed'> is no length policy",
+        r"length is the class Fixed, not a length policy",
     ),
     "a name as a tree": (
         lambda: SmallTransformer(Counting(), tree="kary:2x2"),
-        r"tree='kary:2x2' is no shape of trees: give an object such as Kary",
+        r"tree is 'kary:2x2', not a shape of trees; give an object, such as Kary",
     ),
     "one source as members": (lambda: Merged(guessing(1)), OF_MEMBERS),
     "a name as members": (lambda: Merged("lookup"), OF_MEMBERS),

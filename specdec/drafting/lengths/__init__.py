@@ -6,30 +6,39 @@ first draw, may stop before a draw by looking at the law, and may end a draft af
 
 from specdec.drafting.lengths.confidence_threshold import Threshold
 from specdec.drafting.lengths.entropy import Entropy
+from specdec.drafting.lengths.feedback import Fate, Feedback
 from specdec.drafting.lengths.fixed import Fixed, resolve
 from specdec.drafting.lengths.heuristic import Heuristic
 from specdec.drafting.lengths.policy import (
     LengthPolicy,
     LengthSession,
     chain_offers,
+    check_length,
     cut_limits,
     depth_limits,
     kept_counts,
+    open_length,
 )
-from specdec.drafting.lengths.schedules import Constant, Tracked
+from specdec.drafting.lengths.schedules import Constant, Schedule, ScheduleSession, Tracked
 
 __all__ = [
     "Constant",
     "Entropy",
+    "Fate",
+    "Feedback",
     "Fixed",
     "Heuristic",
     "LengthPolicy",
     "LengthSession",
+    "Schedule",
+    "ScheduleSession",
     "Threshold",
     "Tracked",
     "chain_offers",
+    "check_length",
     "cut_limits",
     "depth_limits",
     "kept_counts",
+    "open_length",
     "resolve",
 ]

@@ -1,9 +1,10 @@
 """Draft the same number of tokens in every step."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from specdec.contracts import IntArray, constant
-from specdec.drafting.lengths.policy import LengthPolicy, LengthSession
+from specdec.drafting.lengths.policy import LengthPolicy, LengthSession, check_length
 from specdec.theory import check_count, check_flag
 
 
@@ -28,7 +29,7 @@ class Fixed(LengthPolicy, LengthSession):
         check_count("num_draft_tokens", self.num_draft_tokens, 0)
         check_flag("with_confidence", self.with_confidence)
 
-    @property
+    @cached_property  # asked in every step
     def max_depth(self) -> int:
         """The longest draft ever asked for: ``num_draft_tokens``."""
         return self.num_draft_tokens
@@ -59,14 +60,14 @@ def resolve(
         has_laws: whether tokens are drafted from laws; a lookup has none.
 
     Raises:
-        ValueError: both are given, a length that is not a policy, or one that reads entropies of what has no laws.
+        ValueError: both are given, a length that is not a policy or lacks a part of one, or one that reads entropies
+            of what has no laws.
     """
     if length is None:
         return Fixed(default if num_draft_tokens is None else num_draft_tokens)
     if num_draft_tokens is not None:
         raise ValueError("give num_draft_tokens or length, not both (num_draft_tokens=k is length=Fixed(k))")
-    if isinstance(length, type) or not hasattr(length, "max_depth"):
-        raise ValueError(f"length={length!r} is no length policy: give an object such as Fixed(4), or num_draft_tokens")
+    check_length(length)
     if not has_laws and length.reads_entropy:
         raise ValueError("length reads entropies, but a lookup has no laws: use Fixed, Heuristic or Threshold")
     return length

@@ -1,12 +1,13 @@
 """What a length policy is, and how a source asks one."""
 
+from abc import abstractmethod
 from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
-from specdec.contracts import BoolArray, Budget, FloatArray, IntArray, Offers
-from specdec.theory import Calibration
+from specdec.contracts import BoolArray, Budget, FloatArray, IntArray, Offers, check_kind
+from specdec.theory import Calibration, check_count
 
 
 class LengthSession(Protocol):
@@ -32,8 +33,11 @@ class LengthSession(Protocol):
         """Forget what slots ``rows`` ``[B]`` held: new requests take them."""
         return
 
+    @abstractmethod
     def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
         """Return ``[B]`` how many tokens each row may draft in this step; 0 skips the row. Nobody writes to the answer.
+
+        They are integers, none above the policy's ``max_depth``.
 
         Args:
             rows: ``[B]`` slots.
@@ -74,9 +78,9 @@ class LengthPolicy(Protocol):
     """
 
     @property
+    @abstractmethod
     def max_depth(self) -> int:
         """The longest draft ever asked for."""
-        ...
 
     @property
     def reads_confidence(self) -> bool:
@@ -111,9 +115,42 @@ class LengthPolicy(Protocol):
         """The measured figures that lengths depend on; they are stored in the result."""
         return None
 
+    @abstractmethod
     def open(self, num_rows: int) -> LengthSession:
         """Return a session for a run of ``num_rows`` slots; if that is another object, this is its ``policy``."""
-        ...
+
+
+_POLICY_PARTS = ("max_depth", "reads_confidence", "reads_entropy", "adaptive", "next_limits", "calibration", "open")
+_SESSION_PARTS = ("policy", "begin", "limits", "note_counts")
+_ASKED_IF = {"draws": "reads_entropy", "continues": "reads_confidence"}  # by what flag of the policy
+
+
+def check_length(length: "LengthPolicy") -> None:
+    """Raise ValueError if an argument ``length`` is no length policy, or lacks a part of one."""
+    check_kind(length, "length", "a length policy", _POLICY_PARTS, "Fixed(4), or derive it from LengthPolicy")
+    check_count(f"length: max_depth of {type(length).__name__}", length.max_depth, 0)
+
+
+def open_length(length: LengthPolicy, num_rows: int) -> LengthSession:
+    """Return a policy's session for a run of ``num_rows`` slots; every source opens its policy here.
+
+    Raises:
+        ValueError: what the policy opens lacks a part of a session, does not say whose it is, or has an answer that
+            nobody would ask for.
+    """
+    session, name = length.open(num_rows), type(length).__name__
+    asked = [method for method, flag in _ASKED_IF.items() if getattr(length, flag)]
+    argument, example = f"length: what {name}.open returns", "an instance of a class derived from LengthSession"
+    check_kind(session, argument, "a session", (*_SESSION_PARTS, *asked), example)
+    policy = session.policy
+    for method, flag in _ASKED_IF.items():
+        own = getattr(type(session), method, None)
+        if not getattr(policy, flag) and own not in (None, getattr(LengthSession, method)):
+            raise ValueError(
+                f"length: {type(session).__name__} defines {method}, but {flag} of {name} is False, so that nobody "
+                f"would ask it: set {flag} = True, or leave {method} out"
+            )
+    return session
 
 
 def chain_offers(length: LengthPolicy, laws: bool = False) -> Offers:
@@ -129,24 +166,43 @@ def chain_offers(length: LengthPolicy, laws: bool = False) -> Offers:
 
 
 def depth_limits(length: LengthSession, rows: IntArray, num_committed: IntArray, budget: Budget) -> IntArray:
-    """Return ``[B]`` how deep a chain may go in each row: the policy's limit within the budget."""
+    """Return ``[B]`` how deep a chain may go in each row: the policy's limit within the budget.
+
+    Raises:
+        ValueError: the policy's answer is not ``[B]`` integers up to its ``max_depth``.
+    """
+    own, longest = length.limits(rows, num_committed), length.policy.max_depth
+    if (
+        not isinstance(own, np.ndarray)
+        or own.dtype.kind != "i"
+        or own.shape != rows.shape
+        or max(own.tolist(), default=0) > longest
+    ):
+        what = f"limits returns [B] integers, none above max_depth={longest}"
+        raise ValueError(_unfit(length, own, rows, what))
     allowed = np.minimum(budget.max_depth, budget.max_nodes)
-    limits: IntArray = np.maximum(np.minimum(length.limits(rows, num_committed), allowed), 0)
+    limits: IntArray = np.maximum(np.minimum(own, allowed), 0)
     return limits
 
 
-def cut_limits(limits: IntArray, depth: int | IntArray, goes_on: BoolArray) -> IntArray:
+def cut_limits(length: LengthSession, limits: IntArray, depth: int | IntArray, goes_on: BoolArray) -> IntArray:
     """Return ``limits`` ``[B]``, cut to ``depth`` (or ``[B]`` depths) in the rows that do not go on (``[B]`` bool).
 
     Raises:
-        ValueError: a policy answered for another number of rows.
+        ValueError: what the policy answered is not ``[B]`` bool.
     """
-    if goes_on.shape != limits.shape:
-        raise ValueError(
-            f"length: a policy answered {tuple(goes_on.shape)} where {len(limits)} rows were asked; draws and "
-            "continues get arrays of numpy and return [B] bool"
-        )
+    if not isinstance(goes_on, np.ndarray) or goes_on.dtype != np.bool_ or goes_on.shape != limits.shape:
+        what = "draws and continues get arrays of numpy and return [B] bool"
+        raise ValueError(_unfit(length, goes_on, limits, what))
     return np.where(goes_on, limits, np.minimum(limits, depth))
+
+
+def _unfit(length: LengthSession, answer: object, rows: IntArray, what: str) -> str:
+    """Return what is wrong with a policy's answer for ``rows`` ``[B]``; ``what``: it was to be."""
+    said = repr(answer)
+    if isinstance(answer, np.ndarray) and answer.size > 8:
+        said = f"an array {answer.shape} of {answer.dtype}"
+    return f"length: {type(length.policy).__name__} answered {said} where {len(rows)} rows were asked: {what}"
 
 
 def kept_counts(length: LengthSession, rows: IntArray, confidence: FloatArray, counts: IntArray) -> IntArray:
@@ -163,7 +219,7 @@ def kept_counts(length: LengthSession, rows: IntArray, confidence: FloatArray, c
     Cost: the policy is asked once for each further candidate.
     """
     for depth in range(1, int(counts.max(initial=0))):
-        counts = cut_limits(counts, depth, length.continues(rows, confidence[:, :depth]))
+        counts = cut_limits(length, counts, depth, length.continues(rows, confidence[:, :depth]))
         if counts.max(initial=0) <= depth:
             break
     return counts

@@ -2,7 +2,7 @@
 
 from specdec.drafting.shapes.dynamic import Grown, ReRanked
 from specdec.drafting.shapes.optimal import optimal_tree
-from specdec.drafting.shapes.shape import Best, Level, TreeShape, check_size
+from specdec.drafting.shapes.shape import Best, Level, TreeShape, check_shape, check_size
 from specdec.drafting.shapes.static import Chain, Kary, Paths
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Paths",
     "ReRanked",
     "TreeShape",
+    "check_shape",
     "check_size",
     "optimal_tree",
 ]

@@ -1,17 +1,17 @@
 """The tree that pays best: Sequoia's dynamic programme, with the costs of width and depth in the choice."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
 from specdec.contracts import FloatArray
 from specdec.drafting.shapes.shape import Path
 from specdec.drafting.shapes.static import Paths
-from specdec.theory import acceptance_of_ranks, check_count, predicted_speedup
+from specdec.theory import RankRates, acceptance_of_ranks, check_count, predicted_speedup
 
 
 def optimal_tree(
-    acceptance_by_rank: Sequence[float],
+    acceptance_by_rank: RankRates,
     *,
     width_cost: Callable[[int], float],
     draft_cost_ratio: float,
@@ -28,11 +28,13 @@ def optimal_tree(
         G(m, k, d) = max over s in 1..m of p(k) F(s, d - 1) + G(m - s, k + 1, d),    F(s, 0) = 1, G(0, k, d) = 0
 
     so that a child exists only if its elder siblings do. Among all n and d the best by the predicted speed-up is taken;
-    among equals the shallowest, then the smallest.
+    among equals the shallowest, then the smallest. With ``width_cost=lambda n: 1.0, draft_cost_ratio=0.0``, for which
+    nothing costs anything, that is the best tree of ``max_nodes`` nodes.
 
     Args:
-        acceptance_by_rank: ``[K]`` of one position, as ``Stats.acceptance_by_rank`` measures it: entry k - 1 is
-            P(the k-th sibling is accepted given that the earlier ones were rejected).
+        acceptance_by_rank: of one position, P(the k-th sibling is accepted given that the earlier ones were rejected):
+            ``Stats.acceptance_by_rank`` as it is, where None counts as 0, or a list ``[K]`` from k = 1 on. No node gets
+            more children than there are ranks.
         width_cost: v(n), time of a target pass of n nodes over that of one node; n counts the pending token.
         draft_cost_ratio: c, time of drafting one level over T, >= 0.
         max_nodes: the most draft nodes, >= 0.

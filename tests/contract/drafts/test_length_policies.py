@@ -41,9 +41,112 @@ PAIRS = [
 every_policy = pytest.mark.parametrize("length", LONG.values(), ids=LONG)
 
 
-def test_an_answer_for_another_number_of_rows_is_refused():
-    with pytest.raises(ValueError, match=r"length: a policy answered \(\) where 3 rows were asked"):
-        cut_limits(np.array([2, 3, 4]), 1, np.array([[0.9], [0.1], [0.2]]).min(1)[0] > 0.5)
+class Answers(LengthPolicy, LengthSession):
+    """Answers what it is given: ``limits`` for two rows, and ``goes_on`` whenever it is asked."""
+
+    max_depth, reads_confidence, reads_entropy = 4, True, True
+
+    def __init__(self, limits: Any = (4, 4), goes_on: Any = None) -> None:
+        self.own, self.goes_on = np.array(limits) if isinstance(limits, tuple) else limits, goes_on
+
+    def open(self, num_rows):
+        return self
+
+    def limits(self, rows, num_committed):
+        return self.own
+
+    def draws(self, rows, entropy):
+        return self.goes_on
+
+
+class Confident(Answers):
+    reads_entropy = False
+    draws = LengthSession.draws
+
+    def continues(self, rows, confidence):
+        return self.goes_on
+
+
+WRONG = {
+    "floats": (Answers((4.0, 4.0)), r"Answers answered array\(\[4\., 4\.\]\) where 2 rows were asked: limits returns"),
+    "another number of rows": (Answers((4, 4, 4)), r"array\(\[4, 4, 4\]\) where 2 rows"),
+    "one number": (Answers(4), "answered 4 where 2 rows .* limits returns .B. integers, none above max_depth=4"),
+    "beyond the longest": (Answers((4, 5)), r"array\(\[4, 5\]\) .* none above max_depth=4"),
+    "True for draws": (Answers(goes_on=True), "Answers answered True where 2 rows .* draws and continues get"),
+    "nothing for draws": (Answers(), "Answers answered None where"),
+    "numbers": (Answers(goes_on=np.ones(2)), r"answered array\(\[1\., 1\.\]\) where .* return .B. bool"),
+    "one for all rows": (Confident(goes_on=np.bool_(True)), "Confident answered .*True.* where 2 rows"),
+}
+
+
+@pytest.mark.parametrize(("length", "message"), WRONG.values(), ids=WRONG)
+def test_an_answer_of_another_kind_is_refused_with_the_policys_name(length, message):
+    names = ("model", "ngram") if length.reads_entropy else ("model", "ngram", "lookup")
+    for decoder in (SpeculativeDecoder(TARGET, SOURCES[name](length)) for name in names):
+        with pytest.raises(ValueError, match=f"^length: .*{message}"):
+            decoder.generate([[1, 2, 1, 2, 1], [3, 1, 3, 1, 3]], 9, SAMPLED)
+
+
+class Bare:
+    """A policy of another base, which lacks most of one."""
+
+    max_depth, reads_entropy, adaptive, calibration = 2, False, False, None
+
+    def open(self, num_rows):
+        return self
+
+
+class Whole(Bare):
+    reads_confidence = False
+
+    def next_limits(self, limits, drafted, accepted):
+        return None
+
+    def limits(self, rows, num_committed):
+        return rows
+
+
+class Unasked(Answers):
+    reads_entropy = False
+
+
+class NotBelieved(Confident):
+    reads_confidence = False
+
+
+INCOMPLETE = {
+    "a policy": (Bare(), "length is of type Bare, not a length policy: it lacks reads_confidence, next_limits;"),
+    "a session": (
+        Whole(),
+        "length: what Whole.open returns is .* not a session: it lacks policy, begin, note_counts;",
+    ),
+    "a bound": (
+        type("Long", (Whole,), {"max_depth": None})(),
+        "length: max_depth of Long must be an integer",
+    ),
+    "reads_entropy": (
+        Unasked(),
+        "length: Unasked defines draws, but reads_entropy of Unasked is False",
+    ),
+    "reads_confidence": (
+        NotBelieved(),
+        "length: NotBelieved defines continues, but reads_confidence of",
+    ),
+}
+
+
+@pytest.mark.parametrize(("length", "message"), INCOMPLETE.values(), ids=INCOMPLETE)
+def test_a_policy_that_lacks_a_part_or_is_not_asked_is_refused_with_what_it_lacks(length, message):
+    for name in ("model", "ngram", "lookup"):
+        with pytest.raises(ValueError, match=f"^{message}"):
+            SpeculativeDecoder(TARGET, SOURCES[name](length)).generate([[1, 2, 1, 2]], 9)
+
+
+def test_a_class_without_what_has_no_default_cannot_be_made():
+    with pytest.raises(TypeError, match=r"Endless .*abstract method.* '?max_depth"):
+        type("Endless", (LengthPolicy,), {"open": lambda self, num_rows: self})()
+    with pytest.raises(TypeError, match=r"Silent .*abstract method.* '?limits"):
+        type("Silent", (LengthSession,), {})()
 
 
 def lengths_of(policy: LengthPolicy, confidences: list[float], accepted: list[int], cap: int = 99) -> list[int]:
@@ -54,7 +157,7 @@ def lengths_of(policy: LengthPolicy, confidences: list[float], accepted: list[in
         limit = depth_limits(session, row, np.array([committed]), Budget(np.array([cap]), np.array([cap])))
         given = np.array([confidences])
         for depth in range(1, int(limit[0])):
-            limit = cut_limits(limit, depth, session.continues(row, given[:, :depth]))
+            limit = cut_limits(session, limit, depth, session.continues(row, given[:, :depth]))
             if limit[0] <= depth:
                 break
         if limit[0]:

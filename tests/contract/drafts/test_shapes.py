@@ -2,13 +2,16 @@
 
 import copy
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec import Chain, Grown, Kary, Paths, ReRanked, TreeShape, optimal_tree
+from drafts import SmallTransformer
+from oracles.tabular import TabularLM
+from specdec import Chain, Grown, Kary, Paths, ReRanked, SpeculativeDecoder, TreeShape, optimal_tree
 from specdec.drafting import shapes
 from specdec.theory import acceptance_of_ranks, expected_tokens, expected_tree_tokens, predicted_speedup
 from tests.support.registry import SHAPES
@@ -73,6 +76,40 @@ def test_a_shape_that_is_none_is_refused(message, make):
         make()
 
 
+@dataclass(frozen=True)
+class Looking(TreeShape):
+    """One child for each node that it is sure of; it looks at ``best``, or at confidences."""
+
+    look: str
+    max_depth, max_nodes, max_scored, branches = 2, 2, 1, False
+
+    def mask_scored(self, level):
+        return (level.number >= 0) & (level.depth < 2) & (level.confidence > 0 if self.look == "confidence" else True)
+
+    def children(self, level, best):
+        return (best(1)[:, :, 0] > 0).astype(np.int64)
+
+
+class Half:
+    """Lacks most of a shape."""
+
+    num_kept, max_depth, max_nodes = None, 2, 3
+
+
+LOOKING = {
+    "best": (Looking("best"), r"tree=Looking\(look='best'\) looks at confidences, but its reads_confidence is False"),
+    "confidence": (Looking("confidence"), r"tree=Looking\(look='confidence'\) looks at confidences"),
+    "parts": (Half(), "tree is of type Half, not a shape of trees: it lacks paths, max_scored, branches, reads_conf"),
+}
+
+
+@pytest.mark.parametrize(("shape", "message"), LOOKING.values(), ids=LOOKING)
+def test_a_shape_that_lacks_a_part_or_looks_at_what_it_does_not_read_is_refused(shape, message):
+    oracle = TabularLM.random(4, 2, 0)
+    with pytest.raises(ValueError, match=message):
+        SpeculativeDecoder(oracle, SmallTransformer(oracle, tree=shape), "multi_draft").generate([[1, 2]], 4)
+
+
 GROWN = {
     Grown(7, 3): (7, 3, 6, True),
     Grown(4, 2, width=1): (2, 2, 1, False),
@@ -111,10 +148,18 @@ def test_a_chain_and_a_fan_have_their_closed_forms():
     assert expected_tree_tokens(Kary(2, 2), [0.6, 0.5]) == pytest.approx(1 + binary + binary**2, abs=1e-12)
 
 
-@pytest.mark.parametrize("rates", [[1.2], [-0.1, 0.5], [[0.5]], [math.nan]])
+@pytest.mark.parametrize(
+    "rates", [[1.2], [-0.1, 0.5], [[0.5]], [math.nan], {2: 0.5}, {0: 0.5, 1: 0.4}, [0.5, None], "half"]
+)
 def test_what_is_no_vector_of_probabilities_is_refused(rates):
     with pytest.raises(ValueError, match="acceptance_by_rank must be a list of probabilities"):
         expected_tree_tokens(Chain(1), rates)
+
+
+def test_measured_acceptance_is_taken_as_it_is():
+    assert acceptance_of_ranks({2: 0.5, 1: 0.6, 3: None}) == pytest.approx([0.6, 0.2, 0.0], abs=1e-12)
+    free = {"width_cost": lambda n: 1.0, "draft_cost_ratio": 0.0, "max_nodes": 9, "max_depth": 4}
+    assert optimal_tree({1: 0.7, 2: 0.5, 3: None}, **free) == optimal_tree([0.7, 0.5, 0.0], **free)
 
 
 def test_a_rank_without_a_rate_is_refused():

@@ -15,7 +15,7 @@ from oracles.native import NativeTransformer
 from specdec import Calibration, Entropy, Kary, SamplingParams, SpeculativeDecoder, Threshold, calibrate
 from specdec.contracts import Draft, DraftSource, Needs, Offers, Oracle, Scores
 from specdec.drafting import ChainSampler, MemorylessSession
-from specdec.drafting.lengths import Fixed, LengthPolicy, chain_offers
+from specdec.drafting.lengths import Fixed, LengthPolicy, chain_offers, open_length
 from specdec.exactness import check_draft, output_law
 from specdec.kernels import REFERENCE, NativeKernels, best_kernels, native, native_kernels, resolve_kernels
 from specdec.kernels.compiled import NativeUnavailable, PackedDrafts, build
@@ -241,7 +241,7 @@ class Own:
         return chain_offers(self.length, laws=True)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> Any:
-        sampler = ChainSampler(self.length.open(num_rows), None, oracle.device)
+        sampler = ChainSampler(open_length(self.length, num_rows), None, oracle.device)
         weights = self.weights
 
         class Session(MemorylessSession):

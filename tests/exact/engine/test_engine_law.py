@@ -175,7 +175,7 @@ def test_enumeration_leaves_the_decoder_as_it_was_and_needs_few_branches():
 
 def test_too_many_branches_are_refused():
     decoder = SpeculativeDecoder(TabularLM(TARGET), Chains(DRAFT, 3))
-    with pytest.raises(ValueError, match="max_leaves=100"):
+    with pytest.raises(ValueError, match=r"max_leaves=100 .*depth= of check_lossless .*effect= of check_lossless"):
         output_law(decoder, PROMPT, 4, SamplingParams(temperature=1.0), max_leaves=100)
 
 

@@ -192,7 +192,7 @@ def drops_unlikely_tokens(original):
 
 
 def drops_the_token_it_stops_at(original):
-    return lambda limits, depth, goes_on: original(limits, depth - 1, goes_on)
+    return lambda length, limits, depth, goes_on: original(length, limits, depth - 1, goes_on)
 
 
 def remembers_the_last_request(original):
