@@ -15,10 +15,10 @@ PAGES = sorted(
 
 
 @cache
-def run_recipe(guide: str, num_blocks: int) -> dict[str, Any]:
-    """Run the code of a guide from top to bottom, once, and return its names."""
+def run_recipe(name: str, num_blocks: int) -> dict[str, Any]:
+    """Run the code of the page of that name from top to bottom, once, and return its names."""
     names: dict[str, Any] = {"__name__": "recipe"}
-    page = ROOT / "docs" / "guides" / guide
+    (page,) = DOCS.rglob(name)
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     assert len(blocks) == num_blocks
     for block in blocks:
