@@ -232,7 +232,7 @@ def write(
 def heading_of(outcome: Outcome, facts: Mapping[str, Any]) -> str:
     """Return what the tables of a run are of."""
     chosen = facts["arguments"]
-    batches = _batches(outcome, chosen["batch_size"])
+    batches = _batches(outcome, chosen)
     if record_file(chosen) is not None:
         return heading(outcome, chosen, batches)
     memory = outcome.stats(PLAIN) or Stats()
@@ -254,21 +254,26 @@ def heading_of(outcome: Outcome, facts: Mapping[str, Any]) -> str:
     )
 
 
-def _batches(outcome: Outcome, asked: int) -> tuple[str, str]:
+def _batches(outcome: Outcome, chosen: Mapping[str, Any]) -> tuple[str, str]:
     """Return the batch size that was asked for, with the rows really in flight, and how to fill batches; "": all are.
 
     Batches of later turns need no filling: some conversations are over by then.
     """
-    sizes = [len(entry["prompts"]) for entry in outcome.done]
+    asked, sizes = chosen["batch_size"], [len(entry["prompts"]) for entry in outcome.done]
     least, most = min(sizes, default=asked), max(sizes, default=asked)
     span = f"{least} to " if least < most else ""
     rows = f" ({span}{count_of(most, 'row')} in flight)" if least < asked else ""
-    if all(len(cluster[0]["prompts"]) == asked for cluster in outcome.clusters()):
+    firsts = [len(cluster[0]["prompts"]) for cluster in outcome.clusters()]
+    if all(count == asked for count in firsts):
         return f"batch {asked}{rows}", ""
-    fill = (
-        f"A batch is of one kind of prompt, and full if there are {asked} of the kind: with --num-prompts "
-        f"{asked * len(outcome.kinds)}, or a multiple, if the kinds are equally large. "
-    )
+    most, per_category = chosen.get("num_prompts", 0), chosen.get("per_category")
+    if per_category is None and (most is None or sum(firsts) < most):
+        how = f"--prompts has too few, {sum(firsts)} in all; give more, or a smaller --batch-size"
+    elif per_category is None:
+        how = f"with --num-prompts {asked * len(outcome.kinds)}, or a multiple, if the kinds are equally large"
+    else:
+        how = f"with --per-category {asked}, or a multiple"
+    fill = f"A batch is of one kind of prompt, and full if there are {asked} of the kind: {how}. "
     return f"batch {asked}{rows}", fill
 
 

@@ -189,22 +189,25 @@ def test_the_heading_says_what_intervals_are_clustered_by() -> None:
 @pytest.mark.parametrize(
     ("rows", "asked", "head", "fill"),
     [
-        ((3, 3), 3, "batch 3, ", None),
-        ((2, 2, 2), 3, "batch 3 (2 rows in flight), ", "--num-prompts 9, or a multiple"),
-        ((3, 1), 3, "batch 3 (1 to 3 rows in flight), ", "--num-prompts 6, or a multiple"),
+        ((3, 3), {}, "batch 3, ", None),
+        ((2, 2, 2), {"num_prompts": 6}, "batch 3 (2 rows in flight), ", "with --num-prompts 9, or a multiple"),
+        ((3, 1), {}, "batch 3 (1 to 3 rows in flight), ", "with --num-prompts 6, or a multiple"),
+        ((3, 1), {"num_prompts": 5}, "batch 3 (1 to 3 rows in flight), ", "--prompts has too few, 4 in all; give more"),
+        ((3, 1), {"num_prompts": None}, "batch 3 (1 to 3 rows in flight), ", "--prompts has too few, 4 in all; give"),
+        ((2, 2), {"num_prompts": None, "per_category": 2}, "batch 3 (2 rows in flight), ", "with --per-category 3, or"),
     ],
 )
 def test_the_heading_says_how_many_rows_were_in_flight_and_how_to_fill_batches(rows, asked, head, fill) -> None:
     entries = seeded(len(rows))[: len(rows)]
     for number, (entry, count) in enumerate(zip(entries, rows, strict=True)):
         entry |= {"kind": f"kind {number}", "prompts": [f"{number}.{row}" for row in range(count)]}
-    run = {"oracle": "code", "temperature": 0.0, "batch_size": asked, "max_new_tokens": 4}
+    run = {"oracle": "code", "temperature": 0.0, "batch_size": 3, "max_new_tokens": 4, **asked}
     facts = {"arguments": run, "device": "cpu", "backend": "native", "threads": 1, "chat": {"template": None}}
     outcome = Outcome(("plain", "x"), entries)
     told = [heading_of(outcome, facts), heading_of(outcome, {"arguments": {**run, "oracle": "recorded:texts.jsonl"}})]
     for heading in told:
         assert head in heading
-        assert fill in heading if fill else "--num-prompts" not in heading
+        assert fill in heading if fill else "a batch is of" not in heading.lower()
 
 
 def test_the_page_has_the_legends_of_both_tables() -> None:
