@@ -8,9 +8,13 @@ expectations, and lengths that follow the share of accepted tokens are left out.
 
 With --trees, the small transformer's trees are replayed too, all from one record of their combined nodes: coupled, or,
 with --rule standard, by the rule multi_draft, with drawn siblings.
+
+Policies and trees of your own stand at FILE.py:NAME: an object, or a class or function that makes one, with values for
+it at FILE.py:NAME:KEY=VALUE,KEY=VALUE. A policy that a record does not suffice for is named, with the reason.
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,8 +24,10 @@ import numpy as np
 import drafts
 from exactspec.ending import as_program
 from exactspec.parser import number_in, positive, refusing
+from experiments.harness.own_places import check_names
 from experiments.harness.pair import load_pair, pair_parser
-from experiments.strategies.tree_shapes import shape_of
+from experiments.strategies.own_strategies import add_own_lengths, own_lengths
+from experiments.strategies.tree_shapes import shapes_of
 from specdec import (
     DraftSource,
     Entropy,
@@ -57,8 +63,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         nargs="*",
         default=[],
         metavar="SHAPE",
-        help="trees to replay too: kary:2x3, chain:4 or paths:0.0,0.1,1",
+        help="trees to replay too: kary:2x3, chain:4, paths:0.0,0.1,1 or your own, FILE.py:NAME",
     )
+    add_own_lengths(parser)
     return parser.parse_args(argv)
 
 
@@ -71,6 +78,33 @@ def policies(longest: int, entropies: bool) -> dict[str, LengthPolicy]:
         "tracked": Threshold(threshold=Tracked(), per_token=True, max_draft_tokens=longest),
     }
     return chosen | ({"entropy": Entropy(max_draft_tokens=longest)} if entropies else {})
+
+
+def own_policies(places: Sequence[str], longest: int) -> dict[str, LengthPolicy]:
+    """Return the policies of a user's own by name.
+
+    Raises:
+        ValueError: see ``own_lengths``; a name of ours, or drafts that are longer than the recorded ones.
+    """
+    own = own_lengths(places)
+    check_names([*policies(longest, True), *own])
+    for name, policy in own.items():
+        if policy.max_depth > longest:
+            raise ValueError(f"--lengths {name} drafts up to {policy.max_depth} tokens: give --longest as many")
+    return own
+
+
+def replayable(source: str, dense: DenseRecords, own: Mapping[str, LengthPolicy]) -> dict[str, LengthPolicy]:
+    """Return the policies that a record of a source suffices for; the others are named on stderr, with the reason."""
+    found = {}
+    for name, policy in own.items():
+        try:
+            replay(dense, length=policy)
+        except ValueError as error:
+            print(f"left out: {name} of {source}: {error}", file=sys.stderr)
+        else:
+            found[name] = policy
+    return found
 
 
 def same_steps(replayed: Replay, result: Result) -> bool:
@@ -145,7 +179,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = parse(argv)
     with refusing("replay"):
-        shapes = {text: shape_of(text, "--trees") for text in args.trees}
+        own = own_policies(args.lengths, args.longest)
+        shapes = shapes_of(args.trees, "--trees")
         if undecided := [text for text, shape in shapes.items() if shape.paths is None]:
             raise ValueError(f"--trees {undecided[0]}: it is decided as it grows: give shapes whose nodes are known")
         oracle, model, prompts = load_pair(vars(args))
@@ -163,6 +198,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, (make, entropies) in sources.items():
         dense = record_chains(oracle, make, prompts, args.longest, entropies=entropies, **asked)
         told = {n: policy for n, policy in policies(args.longest, entropies).items() if is_told(dense, policy)}
+        told |= replayable(name, dense, own)
         rows += rows_of(name, oracle, make, dense, "length", told, prompts, asked)
     trees = tree_rows(oracle, model, shapes, prompts, asked) if shapes else []
     found = {"Draft lengths": rows, "Trees": trees}

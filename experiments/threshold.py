@@ -2,10 +2,12 @@
 
 A small transformer, or the head that --drafter names, drafts chains: one arm for each fixed length (--gammas), and one
 for each policy: "threshold" (the moving threshold, calibrated on this machine), "constant" and "tracked" (thresholds
-on each token's confidence), "entropy" and "heuristic".
+on each token's confidence), "entropy" and "heuristic"; and one for each policy of your own (--lengths): an object, or a
+class or function that makes one, at FILE.py:NAME, with values for it at FILE.py:NAME:KEY=VALUE,KEY=VALUE.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -13,12 +15,14 @@ from exactspec.ending import as_program
 from experiments.harness.arguments import add_strategy, paired_parser, settings_of
 from experiments.harness.arms import PLAIN, EngineArm
 from experiments.harness.building import engine_arms
+from experiments.harness.own_places import check_names, told_at
 from experiments.harness.run_outcome import Outcome
 from experiments.harness.running import run
 from experiments.harness.study import Plan
 from experiments.strategies import STRATEGIES
 from experiments.strategies.model_strategies import calibration, confident_source, fixed_source
-from specdec import Calibration, Entropy, Heuristic, Oracle, Threshold
+from experiments.strategies.own_strategies import add_own_lengths, own_lengths
+from specdec import Calibration, DraftSource, Entropy, Heuristic, Oracle, Threshold
 from specdec.drafting.lengths import LengthPolicy, Tracked
 from specdec.stats import Table
 
@@ -47,6 +51,15 @@ def policies(measured: Calibration, longest: int) -> dict[str, LengthPolicy]:
     }
 
 
+def own_sources(places: Sequence[str], make_source: Callable[[LengthPolicy], DraftSource]) -> dict[str, DraftSource]:
+    """Return name -> source with the length policy at each place.
+
+    Raises:
+        ValueError: there is none at a place, or the drafter cannot have it; with the place.
+    """
+    return {name: told_at(f"--lengths {name}", partial(make_source, of)) for name, of in own_lengths(places).items()}
+
+
 def build(plan: Plan, oracle: Oracle) -> list[EngineArm]:
     """Return plain decoding and one arm for each policy.
 
@@ -58,9 +71,11 @@ def build(plan: Plan, oracle: Oracle) -> list[EngineArm]:
     make_source, longest = confident_source(settings, oracle), settings["num_draft_tokens"]
     fixed = {f"{_FIXED}{gamma}": fixed_source(make_source, gamma, "--gammas") for gamma in arguments["gammas"]}
     fixed_source(make_source, longest, "--num-draft-tokens")
+    own = own_sources(arguments["lengths"], make_source)
     chosen = policies(calibration(settings, oracle, make_source), longest)
     others = {name: make_source(length) for name, length in chosen.items()}
-    return engine_arms(arguments, oracle, {PLAIN: None, **fixed, **others})
+    check_names([PLAIN, *fixed, *others, *own])
+    return engine_arms(arguments, oracle, {PLAIN: None, **fixed, **others, **own})
 
 
 def compare_with_fixed(outcome: Outcome) -> list[Table]:
@@ -95,6 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_strategy(parser, STRATEGIES[NAME], prefixed=False)
     help_text = "fixed draft lengths (%(default)s)"
     parser.add_argument("--gammas", type=int, nargs="+", default=[1, 2, 3, 4, 5, 6, 8], help=help_text)
+    add_own_lengths(parser)
     return run(Plan(NAME, vars(parser.parse_args(argv)), (NAME,)), build, compare_with_fixed)
 
 

@@ -17,13 +17,14 @@ from exactspec.ending import as_program
 from exactspec.parser import command_like_this, positive, refusing
 from experiments.harness.arguments import PROMPTS, add_column
 from experiments.harness.arms import PLAIN, units_of
-from experiments.harness.building import arms_of, check_names, engine_arms
+from experiments.harness.building import arms_of, engine_arms
 from experiments.harness.conversations import as_conversations
 from experiments.harness.draw_checks import texts_in
 from experiments.harness.findings.colouring import PROMPT, Palette, TextPiece
 from experiments.harness.findings.screen_picture import picture_path, write_picture
 from experiments.harness.live_run import Run, live_parser
 from experiments.harness.models import load_oracle
+from experiments.harness.own_places import check_names
 from experiments.harness.rule_choice import sampling_of
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, Outcome
 from experiments.harness.running import measure, warm_up

@@ -16,6 +16,7 @@ from exactspec.parser import number_in, positive, refusing
 from experiments.advise.advice_parts import CLOSE
 from experiments.advise.cells import CHAINS, TREES, Adviser, Cell, unadvised
 from experiments.harness.arguments import add_strategies, common_parser
+from experiments.harness.own_places import FORMS
 from experiments.harness.rule_choice import add_filters, add_rule
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, SPEEDS
 from experiments.harness.study import Plan, Study
@@ -56,7 +57,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add_filters(parser, " if the temperature is not 0", top_p=0.95)
     add_rule(parser)
     add("--longest", type=positive, default=8, help="longest drafts considered (%(default)s)")
-    own = "or your own functions of the oracle and of num_draft_tokens, FILE.py:NAME"
+    own = f"or your own functions of the oracle and of num_draft_tokens, {FORMS}"
     text = f"strategies to advise on, of {', '.join(names)}; {own} (all of ours that this oracle can have)"
     add("--strategies", nargs="+", type=_advisable, metavar="NAME", help=text)
     add_strategies(parser, names, chosen=(LENGTH, "shape"))

@@ -18,9 +18,10 @@ from experiments.advise.calibrating import (
 from experiments.advise.predicting import WORTH, best, in_the_way, obstacle, predict
 from experiments.harness.arguments import settings_of
 from experiments.harness.arms import PLAIN, units_of
-from experiments.harness.building import build_shared, check_names, engine_arms, runnable_arms
+from experiments.harness.building import build_shared, engine_arms, runnable_arms
 from experiments.harness.journal import Piece
 from experiments.harness.models import AnyModel, draft_model
+from experiments.harness.own_places import check_names
 from experiments.harness.rule_choice import no_filters, sampling_of
 from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, check_cells, speed_cells
 from experiments.peers import RefusedArm

@@ -14,7 +14,8 @@ import torch
 from exactspec.parser import Parser, natural, positive
 from experiments.harness.conversations import add_template_options, add_turns
 from experiments.harness.models import PLACEMENT, RECORDED, path_of, record_file
-from experiments.harness.own_places import own_files
+from experiments.harness.own_code import own_code
+from experiments.harness.own_places import FORMS
 from experiments.harness.rule_choice import FILTER_OPTIONS, add_sampling
 from experiments.strategies import STRATEGIES, Strategy, strategy_name, strategy_of
 from experiments.strategies.strategy import PUBLISHED_SETTINGS, published_settings, yes_or_no
@@ -240,7 +241,7 @@ def add_choice(parser: argparse.ArgumentParser, usual: Sequence[str] | None, tol
         usual: the strategies that run if none is named; None: the program finds them.
         told: ``usual`` in words.
     """
-    text = f"strategies to run, of {', '.join(STRATEGIES)}; or your own sources, FILE.py:NAME ({told})"
+    text = f"strategies to run, of {', '.join(STRATEGIES)}; or your own sources, {FORMS} ({told})"
     parser.add_argument("--strategies", nargs="+", type=strategy_name, default=usual, metavar="NAME", help=text)
 
 
@@ -301,16 +302,15 @@ def fingerprint(arguments: Mapping[str, Any], prompts: Sequence[Any]) -> str:
     """Return a key of what is measured, and with what.
 
     It covers the arguments, the files that they name (by size and time of change), the prompts themselves, the code of
-    our packages as it was at the first call, the versions of torch and of the peers, torch's number of threads, and
-    whether compiled code can be had.
+    our packages, and what is a user's own with what that imports, as it was at the first call, the versions of torch
+    and of the peers, torch's number of threads, and whether compiled code can be had.
     """
     kept = measuring_arguments(arguments)
     files = {name: _files_of(value) for name, value in kept.items()}
-    named = [*(kept.get("strategies") or ()), *kept.get("arms", ()), kept.get("strategy"), kept.get("rule")]
-    own = own_files([text for text in named if text])
-    files["own"] = [known for file in own for known in _files_of(file)]
+    listed = (value if isinstance(value, list | tuple) else [value] for value in kept.values())
+    own = own_code(text for values in listed for text in values if isinstance(text, str))
     peers = [version_of(package) for package in ("transformers", "llama_cpp_python")]
-    machine = [torch.__version__, *peers, torch.get_num_threads(), best_kernels().name, _code()]
+    machine = [torch.__version__, *peers, torch.get_num_threads(), best_kernels().name, _code(), own]
     asked = json.dumps([kept, files, machine, [str(prompt) for prompt in prompts]], sort_keys=True)
     return hashlib.sha256(asked.encode()).hexdigest()[:12]
 

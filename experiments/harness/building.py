@@ -9,6 +9,7 @@ from typing import Any
 from experiments.harness.arguments import settings_of
 from experiments.harness.arms import PLAIN, Arm, EngineArm
 from experiments.harness.models import record_file
+from experiments.harness.own_places import check_names
 from experiments.harness.recorded_runs import RecordedArm
 from experiments.harness.rule_choice import sampling_of
 from experiments.peers import RefusedArm, words_of
@@ -68,12 +69,6 @@ def arms_of(name: str, arguments: Mapping[str, Any], oracle: Oracle, variants: b
         with naming(strategy):
             (built,) = engine_arms(arguments, oracle, {arm: strategy.build({**settings, **changed}, oracle)})
         yield built
-
-
-def check_names(arms: Sequence[str]) -> None:
-    """Raise ValueError if two arms have one name, as a source of one's own may have."""
-    if twice := [name for name in arms if arms.count(name) > 1]:
-        raise ValueError(f"two arms are called {twice[0]}; give your own source another name")
 
 
 def build_shared(name: str, arguments: Mapping[str, Any], oracle: Oracle, **changed: Any) -> DraftSource:

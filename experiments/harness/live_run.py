@@ -6,6 +6,7 @@ from exactspec.parser import positive
 from experiments.harness.arguments import ExperimentParser, add_placement, add_strategies, seed_number
 from experiments.harness.conversations import add_template_options
 from experiments.harness.findings.colouring import BONUS, Pieces, StepOutput, TextPiece, step_output
+from experiments.harness.own_places import FORMS
 from experiments.harness.rule_choice import add_sampling
 from experiments.strategies import STRATEGIES, strategy_name
 from specdec import SpeculativeDecoder
@@ -20,7 +21,7 @@ def live_parser(
     """Return a parser of the options of programs that show a generation of one row; other arguments are defaults."""
     parser = ExperimentParser(description)
     add = parser.add_argument
-    text = f"what drafts, of {', '.join(STRATEGIES)}; or your own source, FILE.py:NAME (%(default)s)"
+    text = f"what drafts, of {', '.join(STRATEGIES)}; or your own source, {FORMS} (%(default)s)"
     add("--strategy", type=strategy_name, default=strategy, metavar="NAME", help=text)
     what = "embedded or published name, checkpoint directory, GGUF file or hf:DIR (%(default)s)"
     add("--oracle", default=oracle, help=what)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from exactspec.parser import number_in
-from experiments.harness.own_places import load_own, name_or_place
+from experiments.harness.own_places import FORMS, make_own, name_or_place
 from specdec import DraftSource, SamplingParams, VerificationRule
 from specdec.contracts import check_rule
 from specdec.verify import RULES
@@ -58,7 +58,7 @@ def add_rule(parser: argparse.ArgumentParser) -> None:
     text = (
         f"how drafts are judged: {REJECTION} (rule {CHAINS} on chains, {TREES} on trees), {COUPLED} (sampled output is "
         f"plain decoding's, token for token; fewer tokens are accepted), a rule of {', '.join(RULES)}, or your own, "
-        "FILE.py:NAME (%(default)s)"
+        f"{FORMS} (%(default)s)"
     )
     parser.add_argument("--rule", type=rule_name, default=REJECTION, metavar="RULE", help=text)
     what = "what computes laws, draws and verdicts: compiled code, or its definition in torch (native if it can)"
@@ -82,8 +82,7 @@ def rule_of(asked: str) -> VerificationRule:
     """
     if asked == REJECTION or asked in RULES:
         return RULES[CHAINS if asked == REJECTION else asked]
-    found = load_own(asked)
-    rule: VerificationRule = found() if isinstance(found, type) else found
+    rule: VerificationRule = make_own(asked)
     check_rule(rule)
     return rule
 

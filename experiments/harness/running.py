@@ -11,7 +11,7 @@ from typing import Any
 from exactspec.parser import command_like_this, refusing
 from experiments.harness.arguments import add_choice, add_strategies, add_strategy, paired_parser
 from experiments.harness.arms import PLAIN, Arm, Measurement, Unit, problems_of
-from experiments.harness.building import arms_of, check_names, engine_arms, runnable_arms, select_strategies, usable
+from experiments.harness.building import arms_of, engine_arms, runnable_arms, select_strategies, usable
 from experiments.harness.conversations import prompt_facts
 from experiments.harness.disturbance import disturbance_note
 from experiments.harness.draw_checks import add_checks, checks_of
@@ -19,6 +19,7 @@ from experiments.harness.findings.colouring import show_outputs
 from experiments.harness.findings.summary import Tables, write
 from experiments.harness.journal import UNITS, Journal
 from experiments.harness.models import load_oracle, record_file
+from experiments.harness.own_places import check_names
 from experiments.harness.recorded_runs import add_record_options, check_recorded, load_recorded_text
 from experiments.harness.run_outcome import PERFORMERS, Outcome, decoding_time
 from experiments.harness.study import Choose, Plan, Study

@@ -14,6 +14,7 @@ from exactspec.ending import as_program
 from exactspec.parser import number_in, positive, refusing
 from experiments.harness.arguments import add_strategies, add_switch, common_parser
 from experiments.harness.models import needing_a_model
+from experiments.harness.own_places import FORMS
 from experiments.harness.rule_choice import add_sampling
 from experiments.harness.study import Plan, Study
 from experiments.load.load_arms import ArmSpec, repeats_plain, strategy_in
@@ -40,7 +41,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     parser = common_parser(__doc__, num_prompts=None, max_new_tokens=64)
     add = parser.add_argument
     arms = ["prompt_lookup", "small_transformer:2", "small_transformer:4", "small_transformer:4/8"]
-    text = "arms beside plain decoding: NAME or FILE.py:NAME, :LENGTH of drafts, /NODES that all rows verify at most"
+    text = f"arms beside plain decoding: NAME, {FORMS}, :LENGTH of drafts, /NODES that all rows verify at most"
     add("--arms", nargs="+", default=arms, metavar="ARM", help=f"{text} ({' '.join(arms)})")
     rates = parser.add_mutually_exclusive_group().add_argument
     rates("--rates", type=above_0, nargs="+", metavar="RATE", help="requests a second (as --loads says)")

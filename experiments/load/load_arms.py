@@ -13,7 +13,7 @@ from experiments.strategies import STRATEGIES, strategy_name, strategy_of
 from experiments.strategies.strategy import LENGTH
 from specdec import Oracle, SharedBudget
 
-_FORM = re.compile(r"(?P<name>\w+|.+:[^\W\d]\w*)(:(?P<length>\d+))?(/(?P<nodes>\d+))?")
+_FORM = re.compile(r"(?P<name>\w+|.+?:[^\W\d]\w*(:[^\W\d]\w*=.+?)?)(:(?P<length>\d+))?(/(?P<nodes>\d+))?")
 
 
 @dataclass(frozen=True)

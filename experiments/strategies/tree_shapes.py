@@ -1,9 +1,10 @@
 """Shapes of trees on a command line, and the source that drafts them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import drafts
+from experiments.harness.own_places import FORM, check_names, is_place, make_own, own_name
 from specdec import Chain, DraftSource, Grown, Kary, Paths, ReRanked, TreeShape
 
 _KINDS: dict[str, tuple[int, Callable[..., TreeShape]]] = {
@@ -12,14 +13,27 @@ _KINDS: dict[str, tuple[int, Callable[..., TreeShape]]] = {
     "grown": (2, Grown),
     "reranked": (3, ReRanked),
 }
-FORMS = "chain:4, kary:2x3, grown:8x4, reranked:8x4x3 or paths:0.0,0.1,1"
+FORMS = f"chain:4, kary:2x3, grown:8x4, reranked:8x4x3, paths:0.0,0.1,1 or your own, {FORM}"
+# What a shape has.
+_PARTS = tuple(name for name in vars(TreeShape) if not name.startswith("_"))
+
+
+def shapes_of(texts: Sequence[str], option: str) -> dict[str, TreeShape]:
+    """Return name -> shape of the texts that an option has; what is a user's own goes by its name.
+
+    Raises:
+        ValueError: a text names none, with the option, or two have one name.
+    """
+    names = {text: own_name(text) if _is_own(text) else text for text in texts}
+    check_names([*names.values()])
+    return {name: shape_of(text, option) for text, name in names.items()}
 
 
 def shape_of(text: str, option: str = "--shape") -> TreeShape:
     """Return the shape that a text names.
 
     ``chain:4``; ``kary:2x3`` (width x depth); ``grown:16x4`` (nodes x depth); ``reranked:16x4x3`` (nodes x depth x
-    width); ``paths:0.0.0,0.1,1`` (ranks along each path).
+    width); ``paths:0.0.0,0.1,1`` (ranks along each path); a place of a user's own.
 
     Args:
         text: see above.
@@ -28,6 +42,8 @@ def shape_of(text: str, option: str = "--shape") -> TreeShape:
     Raises:
         ValueError: it names none; with the option.
     """
+    if _is_own(text):
+        return _own_shape(text, option)
     kind, _, rest = text.partition(":")
     try:
         if kind == "paths":
@@ -39,6 +55,17 @@ def shape_of(text: str, option: str = "--shape") -> TreeShape:
         return make(*numbers)
     except (KeyError, ValueError) as error:
         raise ValueError(f"{option}: shape {text!r} is none ({error}): give {FORMS}") from error
+
+
+def _is_own(text: str) -> bool:
+    return is_place(text) and text.partition(":")[0] not in (*_KINDS, "paths")
+
+
+def _own_shape(place: str, option: str) -> TreeShape:
+    shape: TreeShape = make_own(place)
+    if lacking := [part for part in _PARTS if not hasattr(shape, part)]:
+        raise ValueError(f"{option}: what is at {place} is no shape of trees: it lacks {', '.join(lacking)}")
+    return shape
 
 
 def tree_source(

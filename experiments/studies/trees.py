@@ -25,7 +25,7 @@ from experiments.harness.models import load_model
 from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, SPEEDS, Outcome, speed_cells
 from experiments.harness.running import conduct
 from experiments.harness.study import Plan, Study
-from experiments.strategies.tree_shapes import shape_of, tree_source
+from experiments.strategies.tree_shapes import FORMS, shapes_of, tree_source
 from specdec import Oracle, Paths, TreeShape
 from specdec.prompts import NamedPrompt
 from specdec.stats import Table
@@ -106,7 +106,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     parser = paired_parser(__doc__)
     add = parser.add_argument
     add("--model", default="code-draft", help="draft model: embedded name or checkpoint directory (%(default)s)")
-    add("--shapes", nargs="*", default=list(SHAPES), metavar="SHAPE", help=f"trees to measure ({' '.join(SHAPES)})")
+    add("--shapes", nargs="*", default=list(SHAPES), metavar="SHAPE", help=f"trees: {FORMS} ({' '.join(SHAPES)})")
     add("--sizes", nargs="*", type=positive, default=list(SIZES), help="nodes of theory's best trees (%(default)s)")
     add("--max-nodes", type=positive, default=32, help="most nodes of the optimum (%(default)s)")
     add("--max-depth", type=positive, default=8, help="greatest depth of theory's trees (%(default)s)")
@@ -148,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with refusing("trees"):
             if arguments["max_new_tokens"] < 2:
                 raise ValueError("--max-new-tokens must be 2 or more: a request's last token has no draft")
-            asked_shapes = {text: shape_of(text, "--shapes") for text in arguments["shapes"]}
+            asked_shapes = shapes_of(arguments["shapes"], "--shapes")
             study = Study.open(Plan("trees", arguments), stack)
             oracle, model = study.oracle, load_model(arguments["model"], arguments)
             firsts = [prompt for prompt in study.prompts if prompt.turn == 1]

@@ -304,16 +304,19 @@ def test_output_that_differs_from_plain_fails(checkpoints, tmp_path, monkeypatch
 
 
 def test_trees_stand_beside_theory(checkpoints, tmp_path, capsys, monkeypatch):
-    argv = [*common(checkpoints, tmp_path), *own(checkpoints, "tree"), "--sizes", "3", "--max-nodes", "5"]
-    argv += ["--shapes", "chain:2", "reranked:4x2x2", "paths:0.0,1", "--max-depth", "2", "--ranks", "3"]
+    argv = [*common(checkpoints, tmp_path / "out"), *own(checkpoints, "tree"), "--sizes", "3", "--max-nodes", "5"]
+    (tmp_path / "own.py").write_text("from specdec import Kary\n", encoding="utf-8")
+    own_shape = f"{tmp_path}/own.py:Kary:width=1,depth=2"
+    argv += ["--shapes", "chain:2", "reranked:4x2x2", "paths:0.0,1", own_shape, "--max-depth", "2", "--ranks", "3"]
     assert trees.main(argv) == 0
-    folder = the_folder(tmp_path)
+    folder = the_folder(tmp_path / "out")
     assert {"trees.json", "calibration.json", "summary.json"} <= {path.name for path in folder.iterdir()}
     kept = read_json(folder / "trees.json")
     rates, rows = kept["calibration"]["acceptance_by_rank"], {row["shape"]: row for row in kept["rows"]}
-    assert set(rows) - {"optimum"} == {"chain:2", "reranked:4x2x2", "paths:0.0,1", "best of 3"}
+    assert set(rows) - {"optimum"} == {"chain:2", "reranked:4x2x2", "paths:0.0,1", "Kary:width=1,depth=2", "best of 3"}
     assert rows["chain:2"]["tau, theory"] == pytest.approx(1 + rates[0] + rates[0] ** 2)
     assert rows["reranked:4x2x2"]["tau, theory"] is None
+    assert rows["Kary:width=1,depth=2"]["tau, theory"] == rows["chain:2"]["tau, theory"]
     assert kept["shapes"]["paths:0.0,1"] == "Paths([(0,), (1,), (0, 0)])"
     assert all(row["tau"] >= 1 for row in kept["rows"])
     assert "tau, theory" in capsys.readouterr().out

@@ -1,15 +1,20 @@
 """Draft sources and rules of one's own in place of names: found in files and modules, or refused with the fix."""
 
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from experiments import watch
 from experiments.advise import __main__ as advise
+from experiments.harness import own_code
 from experiments.harness import running as harness
 from experiments.harness.arguments import fingerprint
 from experiments.harness.building import build_named
+from experiments.harness.own_places import load_own
 from experiments.load import __main__ as load
 from experiments.load.load_arms import build_arms
 from experiments.report import PAGE
@@ -43,12 +48,20 @@ def nothing(oracle):
 def of_length(oracle, num_draft_tokens=4):
     return drafts.PromptLookup(num_draft_tokens)
 
+def of_run(oracle, settings, words="few", count=1):
+    if words != "few":
+        raise ValueError(f"{words} words are too many")
+    return drafts.PromptLookup(count if settings["temperature"] == 0 else count + 1)
+
 number = 3
 """
 
 
 @pytest.fixture
-def mine(tmp_path: Path) -> Path:
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "beside", raising=False)
+    own_code._content.cache_clear()
     for name in ("mine", "again"):
         (tmp_path / f"{name}.py").write_text(MINE, encoding="utf-8")
     (tmp_path / "beside.py").write_text("LENGTH = 2\n", encoding="utf-8")
@@ -71,13 +84,55 @@ def test_strategies_run_beside_it_if_they_are_named(mine, checkpoints, tmp_path)
     assert list(summary_of(tmp_path / "out")["arms"]) == ["plain", "prompt_lookup", "repeat_last"]
 
 
-def test_a_changed_module_is_another_experiment(mine, monkeypatch):
-    monkeypatch.syspath_prepend(str(mine.parent))
-    argv = {"strategies": ["again:lookup"], "rule": "again:Own", "oracle": "code"}
-    before = fingerprint(argv, [])
-    mine.with_name("again.py").write_text(MINE + "\n", encoding="utf-8")
-    assert fingerprint(argv, []) != before
-    assert fingerprint({**argv, "strategies": ["nowhere.at_all:lookup"]}, []), "refused later, with the reason"
+def key_of(argv: dict[str, Any]) -> str:
+    """Return the key of an experiment in a process that has just begun."""
+    own_code._content.cache_clear()
+    return fingerprint(argv, [])
+
+
+CHANGED = {
+    "a file": ({"strategies": ["{mine}:lookup"]}, "mine.py"),
+    "a file in an arm of a load": ({"arms": ["{mine}:of_length:2/3"]}, "mine.py"),
+    "a file of one strategy": ({"strategy": "{mine}:of_length"}, "mine.py"),
+    "a file of a shape": ({"tree.shape": "{mine}:shape:width=2"}, "mine.py"),
+    "a module": ({"strategies": ["again:lookup"]}, "again.py"),
+    "a rule's module": ({"rule": "again:Own"}, "again.py"),
+    "what a file imports": ({"strategies": ["{mine}:lookup"]}, "beside.py"),
+    "what that imports in a function": ({"strategies": ["{mine}:lookup"]}, "parcel/deep.py"),
+    "a package's own": ({"strategies": ["parcel.inner:lookup"]}, "parcel/__init__.py"),
+    "what a module of a package imports": ({"strategies": ["parcel.inner:lookup"]}, "parcel/deep.py"),
+}
+
+
+@pytest.mark.parametrize(("argv", "changed"), CHANGED.values(), ids=CHANGED)
+def test_changed_code_of_a_users_own_is_another_experiment(argv, changed, mine, monkeypatch):
+    monkeypatch.chdir(mine.parent)
+    files = {
+        "beside.py": "LENGTH = 2\n\ndef late():\n    from parcel import deep, VALUE\n",
+        "parcel/__init__.py": "VALUE = 1\n",
+        "parcel/inner.py": "from . import deep\nfrom .... import nothing\n",
+        "parcel/deep.py": "import parcel.inner\nimport torch\n",
+        "parcel/unread.py": "",
+    }
+    (mine.parent / "parcel").mkdir()
+    for name, content in files.items():
+        (mine.parent / name).write_text(content, encoding="utf-8")
+    named = {
+        name: [one.format(mine=mine) for one in value] if isinstance(value, list) else value.format(mine=mine)
+        for name, value in argv.items()
+    }
+    before = key_of(named)
+    (mine.parent / "parcel" / "unread.py").write_text("number = 3", encoding="utf-8")
+    assert key_of(named) == before, "nothing imports it"
+    file = mine.parent / changed
+    file.write_text(file.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    assert fingerprint(named, []) == before, "this process runs what there was"
+    assert key_of(named) != before
+    assert not {"beside", "parcel", str(mine)} & set(sys.modules), "nothing was run"
+
+
+def test_what_is_not_there_has_a_key_too(mine):
+    assert key_of({"strategies": ["nowhere.at_all:lookup", "absent.py:lookup"]}), "refused later, with the reason"
 
 
 def test_a_file_that_failed_is_run_again(mine, checkpoints, tmp_path):
@@ -129,9 +184,17 @@ def test_a_rule_judges_what_drafts_and_not_plain_decoding(mine, checkpoints, tmp
         ("nowhere_at_all:lookup", "there is no module nowhere_at_all"),
         ("{mine}:nothing", "mine.py:nothing makes is of type NoneType, not a draft source"),
         ("{mine}:lookup {mine.parent}/again.py:lookup", "two arms are called lookup"),
+        ("{mine}:of_run:words=many", "mine.py:of_run:words=many: many words are too many"),
+        ("{mine}:of_run:cuont=2", "mine.py:of_run:cuont=2: got an unexpected keyword argument 'cuont'"),
+        ("{mine}:of_run:settings=2", "the program itself gives settings: leave it out"),
+        ("{mine}:of_run:count=os.name", "the values of a place are KEY=VALUE,KEY=VALUE"),
+        ("{mine}:Own:count=2", "values are for a function of the oracle"),
+        ("broken.py:x", "broken.py:x: it is broken"),
     ],
 )
-def test_what_is_no_source_is_refused(place, words, mine, checkpoints, tmp_path, capsys):
+def test_what_is_no_source_is_refused(place, words, mine, checkpoints, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(mine.parent)
+    (tmp_path / "broken.py").write_text("raise ValueError('it is broken')", encoding="utf-8")
     argv = [*common(checkpoints, tmp_path), "--strategies", *place.format(mine=mine).split()]
     with pytest.raises(SystemExit) as end:
         harness.script("compare", "", argv)
@@ -144,14 +207,6 @@ def test_where_sources_go_by_their_names_two_of_one_name_are_refused(mine):
         build_named({"strategies": places}, None)
     with pytest.raises(ValueError, match="two arms are called plain"):
         build_named({"strategies": [f"{mine}:plain"]}, None)
-
-
-def test_a_changed_file_is_another_experiment(mine):
-    argv = {"strategies": [f"{mine}:lookup"], "oracle": "code"}
-    before = fingerprint(argv, [])
-    assert fingerprint(argv, []) == before
-    mine.write_text(MINE + "\n", encoding="utf-8")
-    assert fingerprint(argv, []) != before
 
 
 def test_a_function_is_given_the_lengths_that_a_program_chooses(mine, checkpoints, tmp_path):
@@ -179,12 +234,28 @@ def test_where_lengths_are_chosen_a_source_without_one_is_refused(option, name, 
         program.main([*common(checkpoints, tmp_path), *sizes, option, place])
 
 
-@pytest.mark.parametrize("named", [{"arms": ["{mine}:of_length:2/3"]}, {"strategy": "{mine}:of_length"}])
-def test_a_changed_file_of_any_program_is_another_experiment(named, mine):
-    argv = {
-        name: [text.format(mine=mine) for text in value] if isinstance(value, list) else value.format(mine=mine)
-        for name, value in named.items()
+def test_a_function_is_given_the_values_of_its_place_and_the_settings_of_the_run(mine, checkpoints, tmp_path):
+    places = [f"{mine}:of_run:count=3", f"{mine}:of_run:words=few,count=2", f"{mine}:of_run"]
+    argv = [*common(checkpoints, tmp_path / "out"), "--temperature", "0.8", "--strategies", *places]
+    assert harness.script("compare", "", argv) == 0
+    records = pq.read_table(the_folder(tmp_path / "out") / "records.parquet").to_pylist()
+    longest = {
+        arm: max(row["num_drafted"] for row in records if row["arm"] == arm)
+        for arm in summary_of(tmp_path / "out")["arms"]
     }
-    before = fingerprint(argv, [])
-    mine.write_text(MINE + "\n", encoding="utf-8")
-    assert fingerprint(argv, []) != before
+    assert longest == {"plain": 0, "of_run:count=3": 4, "of_run:words=few,count=2": 3, "of_run": 2}
+    oracle = tiny_transformer()
+    loaded = build_arms(
+        load.parse(["--arms", f"{mine}:of_run:count=5/3", f"{mine}:of_length:num_draft_tokens=3"]), oracle
+    )
+    assert {name: arm.decoder.offers.max_depth for name, arm in loaded.items()} == {
+        "plain": 0,
+        "of_run:count=5, budget 3": 5,
+        "of_length:num_draft_tokens=3": 3,
+    }
+
+
+def test_a_module_of_the_working_folder_is_found_by_the_command_too(mine, monkeypatch):
+    monkeypatch.chdir(mine.parent)
+    monkeypatch.delitem(sys.modules, "again", raising=False)
+    assert load_own("again:number") == 3

@@ -15,7 +15,7 @@ from exactspec.parser import positive, refusing
 from experiments.advise.cells import FIXED
 from experiments.harness.arguments import add_strategies, common_parser
 from experiments.harness.models import needing_a_model
-from experiments.harness.own_places import name_or_place
+from experiments.harness.own_places import FORMS, name_or_place
 from experiments.harness.rule_choice import add_sampling
 from experiments.harness.run_outcome import DECODING_ALONE, SPEEDS
 from experiments.harness.study import Plan, Study
@@ -86,7 +86,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
         default=[1, 2, 4, 8],
         help="tokens of a draft; at least two lengths (1 2 4 8)",
     )
-    own = "or your own function of the oracle and of num_draft_tokens, FILE.py:NAME"
+    own = f"or your own function of the oracle and of num_draft_tokens, {FORMS}"
     text = f"what drafts, of {', '.join(FIXED)}; {own}"
     add("--strategy", type=_fixed, default="small_transformer", metavar="NAME", help=f"{text} (%(default)s)")
     add_sampling(parser)

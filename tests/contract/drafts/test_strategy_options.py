@@ -102,13 +102,30 @@ def test_the_script_of_policies_asks_the_head_that_is_named(tmp_path, monkeypatc
     monkeypatch.setattr(threshold, "calibration", lambda *_: CALIBRATION)
     monkeypatch.setattr(threshold, "engine_arms", lambda _arguments, _oracle, sources: sources)
     oracle, (eagle3, block) = oracles.load("code-draft"), heads(tmp_path)
-    asked = ["--threshold-num-draft-tokens", "2"]
+    asked, own = ["--threshold-num-draft-tokens", "2"], [f"{tmp_path}/own.py:{one}" for one in ("few", "of:longest=1")]
+    policies = (
+        "from specdec import Fixed\nfew = Fixed(1)\nmany = Fixed(64)\n\ndef of(longest):\n    return Fixed(longest)\n"
+    )
+    (tmp_path / "own.py").write_text(policies, encoding="utf-8")
     for drafter, folder, kind in (("eagle3", eagle3, drafts.Eagle3), ("block_drafter", block, drafts.BlockDrafter)):
         head = ["--threshold-drafter", drafter, "--threshold-head", str(folder)]
-        given = {**parsed(*asked, *head, strategy="threshold"), "gammas": [1, 2]}
+        given = {**parsed(*asked, *head, strategy="threshold"), "gammas": [1, 2], "lengths": own}
         sources = threshold.build(Plan("threshold", given), oracle)
+        assert sources["few"].length == sources["of:longest=1"].length == Fixed(1)
         assert {type(source) for name, source in sources.items() if name != "plain"} == {kind}
         assert sources["fixed 2"].length == Fixed(2)
+    (tmp_path / "other.py").write_text("from specdec import Fixed\nheuristic = Fixed(1)\n", encoding="utf-8")
+    refused = {
+        "two arms are called few": [own[0], own[0]],
+        "two arms are called heuristic": [f"{tmp_path}/other.py:heuristic"],
+        "^--lengths many: drafts of 64 tokens": [f"{tmp_path}/own.py:many"],
+        "own.py:of: missing a required argument: 'longest'": [f"{tmp_path}/own.py:of"],
+        "own.py:__name__: length=.* is no length policy": [f"{tmp_path}/own.py:__name__"],
+        "few:longest=2: there are values, and no class or function": [f"{own[0]}:longest=2"],
+    }
+    for told, places in refused.items():
+        with pytest.raises(ValueError, match=told):
+            threshold.build(Plan("threshold", {**given, "lengths": places}), oracle)
 
 
 def test_a_length_beyond_a_heads_block_names_its_option_before_anything_is_measured(tmp_path, monkeypatch):
@@ -117,7 +134,11 @@ def test_a_length_beyond_a_heads_block_names_its_option_before_anything_is_measu
     oracle, (_, block) = oracles.load("code-draft"), heads(tmp_path)
     head = ["--threshold-drafter", "block_drafter", "--threshold-head", str(block)]
     for option, length, gammas in (("--gammas", "2", [1, 64]), ("--num-draft-tokens", "64", [1, 2])):
-        arguments = {**parsed("--threshold-num-draft-tokens", length, *head, strategy="threshold"), "gammas": gammas}
+        arguments = {
+            **parsed("--threshold-num-draft-tokens", length, *head, strategy="threshold"),
+            "gammas": gammas,
+            "lengths": [],
+        }
         with pytest.raises(ValueError, match=f"^{option}: drafts of 64 tokens are asked for, and a block of this head"):
             threshold.build(Plan("threshold", arguments), oracle)
     with pytest.raises(ValueError, match=r"^--num-draft-tokens: drafts of 64 tokens are asked for"):

@@ -36,7 +36,41 @@ def test_trees_are_replayed_beside_their_runs(rule: str, capsys: pytest.CaptureF
     assert trees.count("| yes") == (2 if rule == "coupled" else 0)
 
 
+OWN = """
+from specdec import Entropy, Fixed, Kary
+
+class Never(Entropy):
+    adaptive = True
+
+def of(longest=1):
+    return Never(max_draft_tokens=longest)
+
+few, tree, bush = Fixed(2), Kary(2, 2), 3
+"""
+
+
+def test_policies_and_trees_of_a_users_own_are_replayed_too(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "own.py").write_text(OWN, encoding="utf-8")
+    own = {name: f"{tmp_path}/own.py:{name}" for name in ("few", "of", "of:longest=3", "of:longest=4", "tree", "bush")}
+    argv = [*ASKED, "3", "--temperature", "0.8", "--rule", "standard"]
+    assert replay.main([*argv, "--lengths", own["few"], own["of"], own["of:longest=3"], "--trees", own["tree"]]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.count("| few ") == 2
+    assert printed.out.count("| tree ") == 1
+    assert "| of" not in printed.out
+    assert [line.split(": ")[:2] for line in printed.err.splitlines() if line.startswith("left out")] == [
+        ["left out", f"{name} of {source}"]
+        for source in ("prompt_lookup", "small_transformer")
+        for name in ("of", "of:longest=3")
+    ]
+    with pytest.raises(SystemExit, match="--lengths of:longest=4 drafts up to 4 tokens: give --longest as many"):
+        replay.main([*argv, "--lengths", own["of:longest=4"]])
+    with pytest.raises(SystemExit, match=r"--trees: what is at .*own.py:bush is no shape of trees: it lacks paths, "):
+        replay.main([*argv, "--trees", own["bush"]])
+
+
 REFUSED = {
+    "--lengths few": "argument --lengths: few: what is your own is FILE.py:NAME",
     "--trees grown:4x2": "replay: --trees grown:4x2: it is decided as it grows",
     "--oracle nowhere": "replay: 'nowhere' is neither",
     "--oracle code-draft --model code-draft-tiny --temperature -1": "argument --temperature: must lie in [0, inf)",
