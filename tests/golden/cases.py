@@ -9,7 +9,7 @@ import oracles
 from drafts import EarlyExit
 from specdec import NativeJudge, SamplingParams
 from specdec.contracts import DraftSource
-from specdec.engine.decoder import NoDraft
+from specdec.engine.no_draft import NoDraft
 from specdec.verify import RULES
 from tests.golden.worlds import world
 from tests.support.drafting.sources import RandomTrees, SiblingTrees

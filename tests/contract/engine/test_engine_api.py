@@ -18,7 +18,7 @@ from specdec.drafting import MemorylessSession
 from specdec.engine import decoder as engine_decoder
 from specdec.engine import result as engine_result
 from specdec.engine import state as engine_state
-from specdec.engine.decoder import NoDraft
+from specdec.engine.no_draft import NoDraft
 from specdec.verify import RULES
 from tests.reference.tables import law_after, random_table, warp
 from tests.support.backends import needed_native
