@@ -60,7 +60,8 @@ class Chat:
 
     Guarantee: greedy and coupled answers are plain decoding's, of the same conversation from its beginning, if the
         oracle is ``bitwise``, and else up to numerics; others follow its law.
-    Cost: a turn reads only what is new; the whole conversation if the oracle's rows are not tables of pages.
+    Cost: a turn reads what is new and, if the answer before it was interrupted, that answer; the whole conversation if
+        the oracle's rows are not tables of pages.
     """
 
     def __init__(self, arguments: Mapping[str, Any], console: Console) -> None:

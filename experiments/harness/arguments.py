@@ -20,7 +20,8 @@ from experiments.harness.rule_choice import FILTER_OPTIONS, add_sampling
 from experiments.strategies import STRATEGIES, Strategy, strategy_name, strategy_of
 from experiments.strategies.strategy import PUBLISHED_SETTINGS, published_settings, yes_or_no
 from oracles.checkpoints.embedded_folders import head_folder, head_names, heads_of
-from oracles.checkpoints.placement import DTYPES, Arithmetic, Backend, WeightType, checkpoint_place, rounds_inputs
+from oracles.checkpoints.placement import DTYPES, Arithmetic, Backend, WeightType, checkpoint_place
+from oracles.quantisation import rounds_inputs
 from specdec.kernels import best_kernels
 from specdec.prompts import TEXT_COLUMNS
 from specdec.stats.report import version_of

@@ -9,6 +9,7 @@ from experiments.advise.advice_parts import Parts
 from experiments.advise.predicting import WORTH, Costs, best, obstacle, predict
 from experiments.advise.shortening import Steps
 from experiments.harness.findings.causes import cause_sentences
+from experiments.harness.findings.step_columns import branches
 from experiments.harness.run_outcome import Outcome, speed_words
 from experiments.report.runs import Run
 from specdec.stats import Stats
@@ -19,12 +20,23 @@ _NAMES = ("request", "num_drafted", "num_accepted", "num_emitted")
 
 def drafts_chains(stats: Stats) -> bool:
     """Tell whether an arm drafted chains, and nothing else was scored with them."""
-    return stats.num_drafted > 0 and len(stats.tried_at_rank) <= 1 and not stats.num_scouts
+    return stats.num_drafted > 0 and not branches(stats) and not stats.num_scouts
 
 
 def longest_of(stats: Stats) -> int:
     """Return the longest draft of an arm."""
     return len(stats.steps_by_depth) - 1
+
+
+def _has_fixed_length(outcome: Outcome, arm: str) -> bool:
+    """Tell whether all drafts of an arm that drafted chains are as long as its longest, those cut by a budget aside."""
+    lengths = {
+        drafted
+        for records in outcome.records(arm)
+        for drafted, shortened in zip(records["num_drafted"], records["shortened"], strict=True)
+        if not shortened
+    }
+    return len(lengths) <= 1
 
 
 def _steps(outcome: Outcome, arm: str) -> Steps:
@@ -136,7 +148,11 @@ def _length(run: Run, arm: str) -> list[str]:
         return []
     most, told = best(found), []
     if len(found) > 1:
-        told = [f"Of drafts of up to {max(found)} tokens, {most} would be best: {found[most].speedup:.2f}x by theory."]
+        which, more = f"Of drafts of up to {max(found)} tokens", list[str]()
+        if not _has_fixed_length(run.outcome, arm):
+            which = "Of limits on its own drafts, whose lengths vary"
+            more = ["Drafts of a fixed length are others: nothing here is said of them."]
+        told = [f"{which}, {most} would be best: {found[most].speedup:.2f}x by theory.", *more]
     why = obstacle(found)
     return told if why is None else [*told, f"Why none gains {WORTH - 1:.0%}: {why}."]
 

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 
 from oracles.native import NativeMissing, NativeTransformer, NativeUnavailable
-from oracles.quantisation import FORMATS, STORED
+from oracles.quantisation import STORED, rounds_inputs
 from oracles.transformer.config import check_choice
 from specdec.theory import check_count
 
@@ -116,11 +116,6 @@ def _float32_obstacle(dtype: torch.dtype | None, device: torch.device) -> str | 
     if device.type != "cpu":
         return f"device is {str(device)!r}"
     return None if dtype in (None, torch.float32) else f"dtype is {str(dtype).removeprefix('torch.')!r}"
-
-
-def rounds_inputs(weights: str) -> bool:
-    """Return whether products with this type of weights are of whole numbers, which needs float32 on a CPU."""
-    return weights in FORMATS and FORMATS[weights].rounds_inputs
 
 
 def _need_float32(what: str, otherwise: str, dtype: torch.dtype | None, device: torch.device) -> None:

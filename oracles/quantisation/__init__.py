@@ -15,6 +15,7 @@ from oracles.quantisation.formats import (
     WHOLE,
     Format,
     bytes_each,
+    rounds_inputs,
 )
 from oracles.quantisation.quantised import QuantisedWeight
 
@@ -34,4 +35,5 @@ __all__ = [
     "Format",
     "QuantisedWeight",
     "bytes_each",
+    "rounds_inputs",
 ]

@@ -61,6 +61,12 @@ Q4_K = Format("q4_k", 4, group=32, minima=True)
 Q6_K = Format("q6_k", 6, group=16)
 
 
+def rounds_inputs(weight_type: str) -> bool:
+    """Tell whether products with weights of a type, a dtype's or format's name, are of whole numbers."""
+    format = (FORMATS | WHOLE).get(weight_type)
+    return format is not None and format.rounds_inputs
+
+
 def bytes_each(weight_type: str) -> float:
     """Return the bytes of a weight in a dtype or one of ``FORMATS``, with scales of groups but not those of outputs."""
     format = FORMATS.get(weight_type)

@@ -137,7 +137,10 @@ class Linear(nn.Module):
         """
         whole = None if self.quantised is None else WHOLE.get(f"{self.quantised.format.name}-int8")
         if self.quantised is None or whole is None:
-            raise ValueError(f"{name}: products of whole numbers need weights stored as {', '.join(STORED)}")
+            raise ValueError(
+                f"{name}: products of whole numbers need weights stored as {', '.join(STORED)}, as in GGUF files; for "
+                "a draft give weights='q4_0-int8' in place of arithmetic: it rounds the weights too"
+            )
         self.quantised = replace(self.quantised, format=whole)
 
     def dequantise(self) -> None:

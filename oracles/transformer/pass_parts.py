@@ -1,16 +1,23 @@
 """What the backends of a transformer share: its shape, and checks of calls and of parts of calls."""
 
 from collections.abc import Callable, Sequence
-from typing import get_args
+from typing import Protocol, get_args
 
 import torch
 from torch import Tensor
 
+from oracles.quantisation.formats import rounds_inputs
 from oracles.transformer.config import TransformerConfig, check_choice
 from specdec.contracts import Oracle, OracleDefaults, Want, describe_oracle
 from specdec.prompts.chat import ChatTemplate
 
 WANTS = get_args(Want)
+
+
+class _StoredOracle(Oracle, Protocol):
+    @property
+    def weight_type(self) -> str:
+        """How the weights are stored: the name of a dtype or a format."""
 
 
 class TransformerShape(OracleDefaults):
@@ -49,8 +56,8 @@ class TransformerShape(OracleDefaults):
         """Rows of the embedding table, including those that pad the vocabulary."""
         return self.config.embedding_rows
 
-    def __repr__(self: Oracle) -> str:
-        return describe_oracle(self)
+    def __repr__(self: _StoredOracle) -> str:
+        return describe_oracle(self, *(["products of whole numbers"] if rounds_inputs(self.weight_type) else []))
 
 
 def check_call(longest: int, max_context: int, want: Want, hidden: Sequence[int], num_layers: int) -> None:

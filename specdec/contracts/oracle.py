@@ -309,8 +309,13 @@ def ids_device(oracle: Oracle) -> torch.device:
     return device
 
 
-def describe_oracle(oracle: Oracle) -> str:
-    """Return what a user wants to know of an oracle, on one line: vocabulary, context, weights, how passes are run."""
+def describe_oracle(oracle: Oracle, *more: str) -> str:
+    """Return what a user wants to know of an oracle, on one line: vocabulary, context, how passes are run, weights.
+
+    Args:
+        oracle: is named by its class.
+        more: what else there is to say.
+    """
     parts = [
         f"vocabulary {oracle.vocab_size:,}",
         f"context {oracle.max_context:,}",
@@ -318,4 +323,4 @@ def describe_oracle(oracle: Oracle) -> str:
         f"weights of {oracle.weight_bytes / 1e6:,.1f} MB",
     ]
     bits = ["bitwise"] if oracle.bitwise else []
-    return f"{type(oracle).__name__}({', '.join([*parts, *bits])})"
+    return f"{type(oracle).__name__}({', '.join([*parts, *more, *bits])})"

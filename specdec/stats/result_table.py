@@ -1,4 +1,4 @@
-"""A table as data: rows, what their columns mean, and which matter most; as Markdown for files, as HTML for pages.
+"""A table as data: rows, what their columns mean, which matter most; as Markdown and LaTeX for files, HTML for pages.
 
 ``specdec.stats.report.printout`` shows it on a terminal.
 """
@@ -21,6 +21,21 @@ _BEGINS_WITH_NUMBER = re.compile(r"[\d.,]+%?(?=$|[ /])")
 
 # In HTML: where a column's name may be broken; what follows an estimate and is not broken: bounds, or a count of units.
 BREAKS, BOUNDS = re.compile(r"([_/])"), re.compile(r"\[[^\]]*\]|\(n = [^)]*\)")
+
+# Characters that LaTeX reads as more than themselves; a bracket or a star after the end of a row is an option of it.
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        "→": r"$\rightarrow$",
+        **{char: f"{{{char}}}" for char in "[*"},
+        **{char: f"\\{char}" for char in "&%$#_{}"},
+    }
+)
 
 
 class ColumnKind(StrEnum):
@@ -165,11 +180,22 @@ class Table:
         lines.insert(1, ["-" * width for width in widths])
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
+    def latex(self) -> str:
+        """Return all columns as a ``tabular`` that needs no package, without title and note; cells are escaped."""
+        kinds = ["r" if self.kind(name) is ColumnKind.NUMBER else "l" for name in self.names]
+        columns = [[text.translate(_LATEX) for text in (name, *self.cells(name))] for name in self.names]
+        head, *lines = (rf"{' & '.join(line)} \\" for line in zip(*columns, strict=True))
+        begin = rf"\begin{{tabular}}{{{''.join(kinds)}}}"
+        return "\n".join([begin, r"\hline", head, r"\hline", *lines, r"\hline", r"\end{tabular}"])
+
+    def words(self) -> tuple[str, str, str]:
+        """Return the title, the note and what the columns mean, as documents have them before the table; "": none."""
+        return self.title, self.note, f"Columns: {self.explanation}" if self.explanation else ""
+
     def section(self) -> str:
         """Return a section of a Markdown document: title, note, what the columns mean, and the table."""
-        heading = f"### {self.title}" if self.title else ""
-        told = f"Columns: {self.explanation}" if self.explanation else ""
-        return "\n\n".join(filter(None, (heading, self.note, told, self.markdown())))
+        title, *told = self.words()
+        return "\n\n".join(filter(None, (f"### {title}" if title else "", *told, self.markdown())))
 
     def html(self, names: Sequence[str] = ()) -> str:
         """Return an HTML table of some columns, or of all; the first one names the rows, a column's class is its kind.

@@ -216,6 +216,7 @@ def reasons() -> Differences:
             f"{arm}, rows": rows,
             f"{arm}, predicted": own.tau * faster,
             f"{arm}, from alpha": own.theory() * faster if own.drafted else None,
+            **{f"{arm}, {phase} ms": 1e3 * own.a_call(phase) for phase in (*PHASES, "other")},
             f"{arm}, decoding alone": _decoding(plain.runs) / plain.emitted / (_decoding(own.runs) / own.emitted),
         }
     return differences(_flat(reason_table(made.outcome).rows), expected)
@@ -573,6 +574,7 @@ MUTANTS = line_mutants(
     (Outcome.speedup, "self.times(arm, kind, against)", "self.times(arm, kind)", rounds, "value"),
     (run_tables.against_rows, "ALL, against, method", "ALL, PLAIN, method", rounds, "verdict"),
     (reason, 'plain.seconds_per_call("score")', 'stats.seconds_per_call("score")', reasons, f"{DRAFTED}, T ms"),
+    (reason, "seconds_per_call(phase)", "seconds_per_call()", reasons, f"{DRAFTED}, verify ms"),
     (Stats.draft_cost_ratio, "self.num_draft_passes", "self.num_drafted", reasons, f"{DRAFTED}, c"),
     (Stats.block_efficiency_full, "self.num_emitted_full", "self.num_emitted", reasons, f"{DRAFTED}, tau full"),
     (Stats.acceptance_rate, "self.num_accepted + self.num_recovered", "self.num_drafted", reasons, f"{DRAFTED}, alpha"),

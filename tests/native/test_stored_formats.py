@@ -74,8 +74,15 @@ def test_whole_numbers_of_heads_that_part_groups_are_refused():
 
 
 def test_only_weights_of_these_formats_have_products_of_whole_numbers():
-    with pytest.raises(ValueError, match=r"q_proj: products of whole numbers need weights stored as q8_0, q4_0, q4_1"):
+    told = r"q_proj: products of whole numbers need weights stored as q8_0, q4_0, q4_1, .* give weights='q4_0-int8'"
+    with pytest.raises(ValueError, match=told):
         round_inputs(small_model())
+
+
+def test_a_model_says_whether_its_products_are_of_whole_numbers():
+    whole, plain = (NativeTransformer(in_format(small_model(head_dim=16), name)) for name in ("q4_1-int8", "q4_1"))
+    assert ", products of whole numbers, bitwise)" in repr(whole)
+    assert "products" not in repr(plain)
 
 
 def test_fused_multiply_adds_are_rounded_once():

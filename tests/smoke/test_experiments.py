@@ -49,7 +49,7 @@ def test_a_strategy_runs_and_leaves_its_results(name, checkpoints, tmp_path, cap
     assert "2/2" in printed
     assert str(tmp_path) in printed
     assert {path.name for path in the_folder(tmp_path).iterdir()} == {
-        "records.parquet", "summary.json", "tables.md", "units.jsonl"
+        "records.parquet", "summary.json", "tables.md", "tables.tex", "units.jsonl"
     }  # fmt: skip
     summary = summary_of(tmp_path)
     arm = summary["arms"][name]
@@ -526,8 +526,8 @@ def test_a_folder_that_cannot_be_written_ends_a_script_before_it_computes(main, 
 
 
 def test_tables_of_a_form_that_is_none_are_refused_before_a_script_computes(checkpoints, tmp_path, monkeypatch):
-    monkeypatch.setenv("SPECDEC_TABLES", "latex")
-    with pytest.raises(SystemExit, match="exactness: SPECDEC_TABLES=latex: give markdown, or leave it out"):
+    monkeypatch.setenv("SPECDEC_TABLES", "html")
+    with pytest.raises(SystemExit, match="exactness: SPECDEC_TABLES=html: give markdown or latex, or leave it out"):
         exactness.main(common(checkpoints, tmp_path / "runs"))
     assert not (tmp_path / "runs").exists()
 

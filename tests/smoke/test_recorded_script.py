@@ -35,7 +35,8 @@ def common(records: Path) -> list[str]:
 
 def summary_of(records: Path) -> dict[str, Any]:
     (folder,) = (records.parent / "out").iterdir()
-    assert {path.name for path in folder.iterdir()} == {"records.parquet", "summary.json", "tables.md", "units.jsonl"}
+    documents = {"tables.md", "tables.tex"}
+    assert {path.name for path in folder.iterdir()} == {"records.parquet", "summary.json", "units.jsonl"} | documents
     columns = Dataset.from_parquet(str(folder / "records.parquet")).column_names
     assert [name for name in columns if "seconds" in name] == []
     return read_json(folder / "summary.json")

@@ -31,6 +31,7 @@ from experiments.strategies import STRATEGIES
 from experiments.studies import trees
 from specdec.stats.report.intervals import Interval
 from specdec.stats.report.provenance import provenance
+from tests.support.pages import DOCS
 from tests.support.runs.experiments import TEXT, all_own, common, own, read_json, the_folder, write_rows
 from tests.support.runs.report_pages import Reader, altered, read, summary_of
 
@@ -91,6 +92,17 @@ def test_the_data_of_the_page_is_the_runs(compared, found):
     assert "Speed over tree" in found.seen
 
 
+def test_the_code_of_the_page_on_files_computes_tau(compared):
+    page = (DOCS / "guides" / "report.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(re.sub(r"runs/compare-\w+", compared.as_posix(), code), names)
+    assert names["tau"] == summary_of(compared)["arms"]["small_transformer"]["block_efficiency"]
+    files = re.findall(r"^\| `([\w.]+)`(?:, `([\w.]+)`)? \|", page.partition("## Files of a run")[2], re.MULTILINE)
+    told = {name for pair in files for name in pair if name}
+    assert {path.name for path in compared.iterdir() if path.is_file()} <= told | {"page.html"}
+
+
 def test_pictures_hold_the_statistics_of_the_run(found):
     (data,) = found.data.values()
     titles = {one["layout"]["xaxis"].get("title", {}).get("text"): one for one in data["figures"]}
@@ -116,9 +128,33 @@ def test_theory_stands_beside_the_measured_lengths(run):
     assert list(found) == list(range(1, len(stats.steps_by_depth)))
     assert found[max(found)].tokens == pytest.approx(1 + stats.num_accepted / stats.num_steps)
     most = max(one.speedup for one in found.values())
-    assert f"{best(found)} would be best: {most:.2f}x by theory." in " ".join(sentences(run, "small_transformer"))
+    told = f"Of drafts of up to {max(found)} tokens, {best(found)} would be best: {most:.2f}x by theory."
+    assert told in sentences(run, "small_transformer")
     assert predictions(run, "tree") == {}
     assert "would be best" not in " ".join(sentences(run, "tree"))
+
+
+def test_drafts_whose_lengths_vary_are_not_taken_for_drafts_of_a_fixed_length(run, monkeypatch):
+    def shorter(self: Outcome, arm: str) -> list[dict[str, Any]]:
+        """Return the arm's records; a policy left two of the drafts without a token."""
+        found = [{name: list(values) for name, values in records.items()} for records in whole(self, arm)]
+        rows = [i for i, cut in enumerate(found[0]["shortened"]) if not cut][:2]
+        for i in rows:
+            found[0]["num_drafted"][i] = found[0]["num_accepted"][i] = 0
+        return found
+
+    whole = Outcome.records
+    monkeypatch.setattr(Outcome, "records", shorter)
+    told = " ".join(sentences(run, "small_transformer"))
+    assert "Of drafts of up to" not in told
+    assert "Of limits on its own drafts, whose lengths vary, " in told
+    assert "Drafts of a fixed length are others" in told
+
+
+def test_theory_of_chains_is_not_told_of_trees(run):
+    rows = {row["arm"]: row for row in run.summary["reasons"]}
+    assert rows["tree"]["from alpha"] is None
+    assert rows["small_transformer"]["from alpha"] > 0
 
 
 def test_shorter_drafts_are_explained_only_where_one_can_be_shorter(run, monkeypatch):

@@ -7,6 +7,7 @@ from typing import Any
 from experiments.advise.advice_parts import Parts
 from experiments.harness.arms import PLAIN
 from experiments.harness.run_outcome import DECODING_ALONE, Outcome, decoding_time
+from specdec.contracts import PHASES
 from specdec.stats import Stats, Table
 
 
@@ -21,6 +22,11 @@ def of_drafts(stats: Stats) -> dict[str, Any]:
     }
 
 
+def branches(stats: Stats) -> bool:
+    """Tell whether an arm's drafts had siblings on which a verdict was given: they are trees, not chains."""
+    return len(stats.tried_at_rank) > 1
+
+
 def reason(plain: Stats, stats: Stats) -> dict[str, Any]:
     """Return why an arm is as fast as it is: the parts of its speed-up, and what they predict.
 
@@ -29,7 +35,7 @@ def reason(plain: Stats, stats: Stats) -> dict[str, Any]:
     than in plain decoding if they end at different times. Prefill is left out.
     """
     parts, once = Parts.of(plain, stats), plain.seconds_per_call("score") or float("nan")
-    expected = stats.theoretical_block_efficiency()
+    expected = None if branches(stats) else stats.theoretical_block_efficiency()
     return {
         **of_drafts(stats),
         "T ms": 1e3 * once,
@@ -40,9 +46,11 @@ def reason(plain: Stats, stats: Stats) -> dict[str, Any]:
         "rows": parts.rows,
         "predicted": parts.speedup,
         "from alpha": None if expected is None else replace(parts, tokens=expected).speedup,
+        **{f"{phase} ms": 1e3 * (stats.seconds_per_call(phase) or 0.0) for phase in (*PHASES, "other")},
     }
 
 
+_MILLISECONDS = ", ".join(f"{phase} ms" for phase in (*PHASES, "other"))
 REASONS = {
     "tau": "tokens per verify pass of a row",
     "tau full": "the same over steps whose draft the budget did not shorten",
@@ -51,12 +59,13 @@ REASONS = {
     "nodes": "width of a pass, the pending token and padding included",
     "T ms": "T, a pass of plain decoding, in milliseconds",
     "v": "time of a verify pass, over T",
-    "c": "time to draft one token, over T",
+    "c": "time to draft one token (of a tree: one level), over T",
     "propose/T": "drafting time of a step, over T",
     "other/T": "time of a step that is neither drafting nor scoring, over T",
     "rows": "rows in flight, over plain decoding's: less than 1 if rows end at different times",
     "predicted": f"{DECODING_ALONE}, computed from these parts",
-    "from alpha": "the same, with tau from theory",
+    "from alpha": "the same, with tau from the theory of chains; of trees: -",
+    _MILLISECONDS: "of a step by phase, all its rows together; other: what no phase covers",
     DECODING_ALONE: "as measured, prefill left out, as in theory",
 }
 _REASONS_NOTE = (

@@ -18,7 +18,7 @@ from experiments.harness.rule_choice import way_of
 from experiments.harness.run_outcome import ALL, DECODING_ALONE, Outcome, speed_words
 from specdec.prompts import without_bars
 from specdec.stats import Stats, Table, count_of
-from specdec.stats.report import FEWEST_UNITS, Interval, Shown, bootstrap_ratio, markdown_of, verdict
+from specdec.stats.report import FEWEST_UNITS, Interval, Shown, bootstrap_ratio, latex_of, markdown_of, verdict
 from specdec.system import write_whole
 
 _RATIOS = (
@@ -34,7 +34,8 @@ _RATIOS = (
     "time_to_first_token",
 )
 UNTIMED = "no model ran, so that times mean nothing."
-TABLES = "tables.md"
+# The tables of a run as documents, in its folder.
+_DOCUMENTS = {"tables.md": markdown_of, "tables.tex": latex_of}
 
 Tables = Callable[[Outcome], Sequence[Table]]
 
@@ -224,7 +225,8 @@ def write(
         found += tables(outcome) if tables else []
         summary |= {one.key: one.rows for one in found if one.key}
         parts = ["\n".join(headline(outcome, timed)), heading_of(outcome, facts), *found]
-        write_whole(folder / TABLES, markdown_of(parts) + "\n")
+        for name, document in _DOCUMENTS.items():
+            write_whole(folder / name, document(parts) + "\n")
     write_whole(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
     return parts
 

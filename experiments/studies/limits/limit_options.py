@@ -15,11 +15,11 @@ from oracles.checkpoints.gguf import is_gguf
 from oracles.checkpoints.loading import LoadedOracle, checkpoint_model, find_checkpoint
 from oracles.checkpoints.placement import Backend, WeightType, backend_of
 from oracles.native import NativeTransformer
-from oracles.quantisation import FORMATS
+from oracles.quantisation import rounds_inputs
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.eager import Transformer
 
-_STORAGES = tuple(name for name in get_args(WeightType) if name not in FORMATS or not FORMATS[name].rounds_inputs)
+_STORAGES = tuple(name for name in get_args(WeightType) if not rounds_inputs(name))
 
 
 @dataclass(frozen=True)

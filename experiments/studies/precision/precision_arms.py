@@ -10,7 +10,7 @@ from experiments.studies.inference_stack.study_frame import StudyOptions, parse_
 from experiments.studies.precision import with_torchao
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.native import NativeTransformer
-from oracles.quantisation import FORMATS
+from oracles.quantisation import FORMATS, rounds_inputs
 from oracles.quantisation.methods import METHODS
 from oracles.quantisation.methods.calibration_text import calibration_ids
 from oracles.transformer.eager import Transformer
@@ -38,7 +38,7 @@ class PrecisionArm:
     @property
     def rounds_inputs(self) -> bool:
         """Whether its products round their inputs too, so that no float32 model stands for it."""
-        return self.weights in FORMATS and FORMATS[self.weights].rounds_inputs
+        return rounds_inputs(self.weights)
 
     @property
     def products(self) -> str:

@@ -14,7 +14,7 @@ from specdec.stats.report.intervals import (
     units_to_tell,
     verdict,
 )
-from specdec.stats.report.printout import FORM, MARKDOWN, Shown, asked_form, markdown_of, show
+from specdec.stats.report.printout import FORM, MARKDOWN, Shown, asked_form, latex_of, markdown_of, show
 from specdec.stats.report.provenance import (
     Panel,
     Points,
@@ -41,6 +41,7 @@ __all__ = [
     "code_commit",
     "device_name",
     "format_estimate",
+    "latex_of",
     "markdown_of",
     "median_ratio",
     "paired_ratio",

@@ -22,7 +22,7 @@ Shown = str | Table
 # Characters of a line if output is not a terminal.
 WIDTH = 100
 # The environment variable that names another form than a terminal's: a document, with all columns.
-FORM, MARKDOWN = "SPECDEC_TABLES", "markdown"
+FORM, MARKDOWN, LATEX = "SPECDEC_TABLES", "markdown", "latex"
 # Characters: between columns; the least of a column of many words, and of few; of a word, and of a heading, that are
 # not broken.
 _GAP, _WORDS, _FEW, _LONGEST, _HEADING = 2, 24, 10, 36, 14
@@ -33,6 +33,18 @@ _NARROWEST = 8
 def markdown_of(parts: Iterable[Shown]) -> str:
     """Return texts and tables as a Markdown document."""
     return "\n\n".join(part if isinstance(part, str) else part.section() for part in parts)
+
+
+def latex_of(parts: Iterable[Shown]) -> str:
+    """Return tables as LaTeX, each after comments with its words; texts are comments."""
+    found = []
+    for part in parts:
+        words, table = ([part], []) if isinstance(part, str) else (filter(None, part.words()), [part.latex()])
+        found.append("\n".join([*(f"% {line}".rstrip() for text in words for line in text.splitlines()), *table]))
+    return "\n\n".join(found)
+
+
+_DOCUMENTS = {MARKDOWN: markdown_of, LATEX: latex_of}
 
 
 def text_of(parts: Iterable[Shown], console: "Console", wide: bool = False) -> str:
@@ -53,21 +65,21 @@ def asked_form() -> str:
         ValueError: the variable names another form.
     """
     form = os.environ.get(FORM, "")
-    if form not in ("", MARKDOWN):
-        raise ValueError(f"{FORM}={form}: give {MARKDOWN}, or leave it out")
+    if form not in ("", *_DOCUMENTS):
+        raise ValueError(f"{FORM}={form}: give {' or '.join(_DOCUMENTS)}, or leave it out")
     return form
 
 
 def show(parts: Iterable[Shown], wide: bool = False) -> None:
     """Print texts and tables: on a terminal as wide as that is, elsewhere ``WIDTH`` characters wide, without colours.
 
-    The environment variable ``SPECDEC_TABLES=markdown`` prints a Markdown document instead, with all columns.
+    The environment variable ``SPECDEC_TABLES`` asks for a document instead, with all columns: ``markdown``, ``latex``.
 
     Raises:
         ValueError: see ``asked_form``.
     """
-    if asked_form():
-        print(markdown_of(parts))
+    if form := asked_form():
+        print(_DOCUMENTS[form](parts))
         return
     from rich.console import Console
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from experiments.bench.benchmark_figures import tables_in
-from specdec.stats.report.printout import WIDTH, column_groups, markdown_of, show, text_of
+from specdec.stats.report.printout import WIDTH, column_groups, latex_of, markdown_of, show, text_of
 from specdec.stats.result_table import ColumnKind, Table
 
 REFUSED = "refused: the package is missing, and a long explanation says how it can be had"
@@ -131,12 +131,36 @@ def test_a_terminal_has_the_same_words_in_its_own_width(monkeypatch):
     assert [line.rstrip() for line in plain.splitlines()] == text_of(["Said.", TABLE], console(120)).splitlines()
 
 
+def test_latex_has_all_columns_after_comments_and_no_cell_means_more_than_its_characters():
+    rows = [{"arm_a": "[a]", "50%": 1.5}, {"arm_a": "*x & y|z", "50%": None}, {"arm_a": r"\{1 → <2^~$#", "50%": 2.0}]
+    assert latex_of(["One 50%.\nTwo.", Table("A", rows, "It\n\nis.", legend={"arm_a": "b"})]).splitlines() == [
+        "% One 50%.",
+        "% Two.",
+        "",
+        "% A",
+        "% It",
+        "%",
+        "% is.",
+        "% Columns: arm_a: b.",
+        r"\begin{tabular}{lr}",
+        r"\hline",
+        r"arm\_a & 50\% \\",
+        r"\hline",
+        r"{[}a] & 1.5 \\",
+        r"{*}x \& y\textbar{}z & - \\",
+        r"\textbackslash{}\{1 $\rightarrow$ \textless{}2\textasciicircum{}\textasciitilde{}\$\# & 2 \\",
+        r"\hline",
+        r"\end{tabular}",
+    ]
+
+
 def test_the_environment_asks_for_a_document(monkeypatch, capsys):
-    monkeypatch.setenv("SPECDEC_TABLES", "markdown")
-    show([TABLE])
-    assert capsys.readouterr().out == f"{markdown_of([TABLE])}\n"
-    monkeypatch.setenv("SPECDEC_TABLES", "latex")
-    with pytest.raises(ValueError, match="SPECDEC_TABLES=latex: give markdown, or leave it out"):
+    for form, document in {"markdown": markdown_of, "latex": latex_of}.items():
+        monkeypatch.setenv("SPECDEC_TABLES", form)
+        show([TABLE])
+        assert capsys.readouterr().out == f"{document([TABLE])}\n"
+    monkeypatch.setenv("SPECDEC_TABLES", "html")
+    with pytest.raises(ValueError, match="SPECDEC_TABLES=html: give markdown or latex, or leave it out"):
         show([TABLE])
 
 
