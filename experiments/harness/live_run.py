@@ -80,7 +80,7 @@ class Run:
     @property
     def finish_reason(self) -> FinishReason | None:
         """Why it ended; None: it has not."""
-        return None if self.state.has_work else self.state.finish_reasons[0]
+        return self.state.finish_reasons[0]
 
     @property
     def block_efficiency(self) -> float:

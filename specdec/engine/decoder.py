@@ -339,7 +339,7 @@ class SpeculativeDecoder:
             state, info = self.step(state)
             tokens: list[int] = info.tokens[0, : info.num_emitted[0]].tolist()
             output += tokens
-            reason = None if state.has_work else state.finish_reasons[0]
+            reason = state.finish_reasons[0]
             text = holder.push(output[:-1] if reason == "eos" else output, final=reason is not None)
             if reason is not None:  # a caller that has the last event need not ask for another
                 state.end_run()

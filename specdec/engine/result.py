@@ -53,7 +53,7 @@ class Result:
         tokens: new ids; the EOS id, or the tokens that complete a stop, included.
         texts: their text, cut before a stop string and without EOS; None without a tokenizer. A tokenizer that writes
             spaces as parts of words (Llama 2's, say) drops the first one: prompt and output decoded together keep it.
-        finish_reasons: "eos", "stop" or "length".
+        finish_reasons: "eos", "stop", "length", or "cancelled" (by ``State.cancel``).
         stats: statistics in total and per request.
         records: one row per request and step.
         logprobs: log-probability of each new id under the warped target law (the unwarped one at temperature 0), if
@@ -120,7 +120,8 @@ def result_of(
 ) -> Result:
     """Return the result of a run whose requests have all ended; the other arguments are its decoder's."""
     requests, tokenizer, infos = state.slots.requests, oracle.tokenizer, state.recorder.infos
-    ended = zip(state.outputs, requests, state.finish_reasons, strict=True)
+    reasons = [reason for reason in state.finish_reasons if reason is not None]
+    ended = zip(state.outputs, requests, reasons, strict=True)
     texts = None if tokenizer is None else [cut_text(tokenizer, o, r.stop_strings, why) for o, r, why in ended]
     stats = state.recorder.finish(
         device=None if state.meter is None else state.meter.finish(),
@@ -132,7 +133,7 @@ def result_of(
     return Result(
         tokens=state.outputs,
         texts=texts,
-        finish_reasons=state.finish_reasons,
+        finish_reasons=reasons,
         stats=stats,
         records=Records(infos),
         logprobs=logprobs_of(infos, len(requests)) if state.return_logprobs else None,

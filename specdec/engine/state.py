@@ -84,7 +84,7 @@ class State:
     keys: IntArray = field(init=False)
     recorder: StatsRecorder = field(init=False)
     outputs: list[list[int]] = field(init=False)
-    finish_reasons: list[FinishReason] = field(init=False)
+    finish_reasons: list[FinishReason | None] = field(init=False)
     cache_bytes: int = field(init=False)
     judges: set[str] = field(default_factory=set)
     drafters: set[str] = field(default_factory=set)
@@ -143,7 +143,7 @@ class State:
         self.keys = np.append(self.keys, seed_keys([r.seed for r in requests]))
         self.recorder.add_requests(len(requests), arrival)
         self.outputs += [[] for _ in requests]
-        self.finish_reasons += ["length" for _ in requests]
+        self.finish_reasons += [None if r.max_length > len(r.prompt) else "length" for r in requests]
         self.slots.add(requests)  # last: a step of another thread may seat them now
 
     def cancel(self, request: int) -> None:
@@ -178,8 +178,7 @@ class State:
         for row, ending in zip(rows, endings, strict=True):
             request = self.slots.occupants[row]
             self.outputs[request] = self.slots.output(row)
-            if ending:
-                self.finish_reasons[request] = Ending(ending).word  # type: ignore[assignment]
+            self.finish_reasons[request] = Ending(ending).word if ending else "length"  # type: ignore[assignment]
             self.seating.leave(int(row), self.slots.ids[row, : self.slots.num_committed[row]])
         self.session.end(rows.copy())
         self.slots.release(rows)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from numbers import Integral
 from typing import Any
 
@@ -123,6 +124,10 @@ def _per_request(
         if not isinstance(one, SamplingParams):
             raise ValueError(f"sampling[{i}] is {type(one).__name__}, not SamplingParams")
         check_ids(oracle, one.logit_bias, f"sampling[{i}].logit_bias")
+        banned = {token for token, bias in one.logit_bias.items() if bias == -inf}
+        if len(banned.union(oracle.eos_ids if one.min_new_tokens else ())) == oracle.vocab_size:
+            why = " (min_new_tokens bans EOS)" if one.min_new_tokens else ""
+            raise ValueError(f"sampling[{i}].logit_bias bans every id{why}: allow one")
         if as_recorded(oracle) is not None and (read := one.reads_logits):
             raise ValueError(
                 f"sampling[{i}] has {read[0]}={getattr(one, read[0])!r}, which needs the oracle's logits, and recorded "

@@ -164,7 +164,7 @@ class _Writer:
     def end(self, state: State, info: StepInfo) -> None:
         """Take in which requests a step ended; write a part if there are enough."""
         for own in np.setdiff1d(info.requests, state.slots.occupants).tolist():
-            self.ended[own] = (state.outputs[own], state.finish_reasons[own])
+            self._note_end(own, state)
         if len(self.ended) >= self.requests_per_part:
             self._write()
 
@@ -172,9 +172,14 @@ class _Writer:
         """Write what is left; requests without room for a token never took a step."""
         for own in range(len(self.requests)):
             if int(self.requests[own]) not in self.records.ended and own not in self.ended:
-                self.ended[own] = (state.outputs[own], state.finish_reasons[own])
+                self._note_end(own, state)
         if self.ended:
             self._write()
+
+    def _note_end(self, own: int, state: State) -> None:
+        reason = state.finish_reasons[own]
+        assert reason is not None
+        self.ended[own] = (state.outputs[own], reason)
 
     def _write(self) -> None:
         """Write the rows of the requests that have ended, and keep the others."""

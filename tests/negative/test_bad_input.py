@@ -70,6 +70,10 @@ BAD = {
         {"sampling": SamplingParams(logit_bias={16: 1.0})},
         r"sampling.*logit_bias has id 16, outside",
     ),
+    "every id banned": (
+        {"sampling": [GREEDY, SamplingParams(logit_bias=dict.fromkeys(range(SIZE), -math.inf))]},
+        r"sampling\[1\]\.logit_bias bans every id",
+    ),
     "too few seeds": ({"seed": [1]}, r"seed has 1 entries for 2 prompts; pass an int, or one seed per prompt"),
     "too many seeds": ({"seed": [1, 2, 3]}, r"seed has 3 entries for 2 prompts"),
     "fractional seed": ({"seed": 0.5}, r"seed=0\.5 must be an int or a list with one seed per prompt"),
@@ -478,10 +482,12 @@ def test_padding_and_other_requests_are_no_reason_for_an_error(rule):
     assert result.tokens == [counts(1, 9), counts(4, 9)]
 
 
-def test_banning_every_id_is_an_error_that_names_the_request():
-    everything = SamplingParams(logit_bias=dict.fromkeys(range(SIZE), -math.inf))
-    with pytest.raises(FloatingPointError, match="request 1"):
-        SpeculativeDecoder(Counting()).generate([[0], [1]], 3, [GREEDY, everything])
+def test_banning_all_but_eos_is_refused_where_eos_must_wait():
+    decoder = SpeculativeDecoder(TabularLM.random(3, 1, 0, eos_id=0))
+    others = {1: -math.inf, 2: -math.inf}
+    assert decoder.generate([[1]], 3, SamplingParams(logit_bias=others)).tokens == [[0]]
+    with pytest.raises(ValueError, match=r"bans every id \(min_new_tokens bans EOS\): allow one"):
+        decoder.generate([[1]], 3, SamplingParams(logit_bias=others, min_new_tokens=1))
 
 
 def test_a_legal_minus_infinity_raises_nothing():

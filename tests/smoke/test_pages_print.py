@@ -19,7 +19,7 @@ GRAMMARS = pytest.param("docs/guides/grammars.md", 1, marks=pytest.mark.real)
 
 
 FIRST_STEPS = "docs/start/first-steps.md"
-PRINTING = [("README.md", 2), (FIRST_STEPS, 5), ("docs/guides/prefix-sharing.md", 1), GRAMMARS]
+PRINTING = [("README.md", 2), (FIRST_STEPS, 6), ("docs/guides/prefix-sharing.md", 1), GRAMMARS]
 
 
 def rounded(printed: str) -> str:
