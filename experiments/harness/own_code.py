@@ -22,6 +22,9 @@ def own_code(texts: Iterable[str]) -> str:
 
     Modules that are installed, of Python or of ours are left out; so is what is imported by a name that is computed.
 
+    Raises:
+        ValueError: a file imports a name of a file beside it that stands for another one here.
+
     Guarantee: a file counts as it was at the first call: a process runs the code that there was when it began.
     """
     wheres = sorted({where_of(text) for text in texts if is_place(text)})
@@ -32,12 +35,23 @@ def own_code(texts: Iterable[str]) -> str:
         path, package = waiting.pop()
         if path not in found:
             found[path] = _content(path)
-            names = _imported(found[path], package) if _is_own(path) else ()
+            names = [*_imported(found[path], package)] if _is_own(path) else []
+            _check_neighbours(path, names)
             waiting += (one for name in names for one in _files(name) if _is_own(one[0]))
     digest = hashlib.sha256()
     for path in sorted(found):
         digest.update(hashlib.sha256(found[path]).digest())
     return digest.hexdigest()
+
+
+def _check_neighbours(path: Path, names: Iterable[str]) -> None:
+    """Raise ValueError if a module that a file imports is another one than that beside the file."""
+    for name in names:
+        beside, others = path.parent / f"{name}.py", [file for file, _ in _files(name)]
+        if beside.is_file() and others and others[-1] != beside.resolve():
+            raise ValueError(
+                f"{path} imports {name}, and that is {others[-1]} here: give the file beside it another name"
+            )
 
 
 @cache

@@ -84,6 +84,17 @@ def test_strategies_run_beside_it_if_they_are_named(mine, checkpoints, tmp_path)
     assert list(summary_of(tmp_path / "out")["arms"]) == ["plain", "prompt_lookup", "repeat_last"]
 
 
+def test_a_neighbour_of_the_same_name_as_another_files_is_refused(mine, checkpoints, tmp_path):
+    (other := tmp_path / "other").mkdir()
+    for name in ("mine.py", "beside.py"):
+        (other / name).write_bytes((tmp_path / name).read_bytes())
+    argv = [*common(checkpoints, tmp_path / "out"), "--strategies", f"{mine}:lookup", f"{other}/mine.py:repeat_last"]
+    with pytest.raises(
+        SystemExit, match=f"{other}/mine.py imports beside, and that is {tmp_path}/beside.py here: give"
+    ):
+        harness.script("compare", "", argv)
+
+
 def key_of(argv: dict[str, Any]) -> str:
     """Return the key of an experiment in a process that has just begun."""
     own_code._content.cache_clear()
