@@ -96,7 +96,7 @@ class State:
     def __post_init__(self, requests: Sequence[Request], num_rows: int, slack: int) -> None:
         self.started = time.perf_counter()
         self.slots = Slots(num_rows, self.max_length + slack)
-        self.params, self.keys, self.recorder = ParameterTable.of([]), seed_keys([]), StatsRecorder(0)
+        self.params, self.keys, self.recorder = ParameterTable.of([], []), seed_keys([]), StatsRecorder(0)
         self.outputs, self.finish_reasons = [], []
         self._take(requests, 0.0)
         self.cache_bytes = self.seating.cache.bytes  # at the end, a cache that lacks it would cost the result
