@@ -63,7 +63,8 @@ def law_rows() -> list[dict[str, Any]]:
         for rule in (rule for rule in LOSSLESS_RULES if _judges(rule, draft)):
             problem = ""
             try:
-                check_lossless(SpeculativeDecoder(target, draft, rule), [0, 2, 1, 0, 2], mates=[[1], [2, 2, 0]])
+                decoder, sampling = SpeculativeDecoder(target, draft, rule), SamplingParams(temperature=1.0)
+                check_lossless(decoder, [0, 2, 1, 0, 2], sampling=sampling, mates=[[1], [2, 2, 0]])
             except AssertionError as error:
                 problem = str(error).splitlines()[0]
             rows.append({"mode": "law", "arm": name, "rule": rule, "problem": problem})

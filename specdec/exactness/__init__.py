@@ -1,10 +1,12 @@
 """Proof that an output law did not move: enumeration, plain reference, comparison of runs, one-line checks."""
 
 from specdec.exactness.check_draft import check_draft
-from specdec.exactness.check_lossless import check_lossless, total_variation
+from specdec.exactness.check_lossless import check_lossless
 from specdec.exactness.compare_runs import Comparison, Divergence, compare_runs
 from specdec.exactness.oracle_law import oracle_law, plain_law
-from specdec.exactness.output_law import JointLaw, Law, marginal_law, output_law, product_law
+from specdec.exactness.output_law import output_law
+from specdec.exactness.rule_distance import rule_distance
+from specdec.exactness.sequence_laws import JointLaw, Law, marginal_law, product_law, total_variation
 
 __all__ = [
     "Comparison",
@@ -19,5 +21,6 @@ __all__ = [
     "output_law",
     "plain_law",
     "product_law",
+    "rule_distance",
     "total_variation",
 ]

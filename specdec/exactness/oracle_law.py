@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from specdec.contracts import ChatEncoder, Oracle, capability_of, check_has_laws
-from specdec.exactness.output_law import Law
+from specdec.exactness.sequence_laws import Law
 from specdec.grammars import Grammar, make_grammars
 from specdec.requests import Prompt, Stop, encode_prompt, stops_of
 from specdec.sampling import SamplingParams

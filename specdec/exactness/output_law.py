@@ -10,8 +10,6 @@ If a branch holds the draws of several rows, or if rows may depend on each other
 """
 
 import copy
-import itertools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,16 +20,23 @@ from torch import Tensor
 from specdec.contracts import FloatArray, IntArray, OpenVerdict, Randomness, frozen
 from specdec.engine import SpeculativeDecoder
 from specdec.exactness.breakpoints import Breakpoints
+from specdec.exactness.sequence_laws import JointLaw
 from specdec.laws import Laws
 from specdec.requests import Prompt, Stop
 from specdec.sampling import Keyed, SamplingParams, seed_keys
 from specdec.theory import check_count
 
-Law = dict[tuple[int, ...], float]
-JointLaw = dict[tuple[tuple[int, ...], ...], float]
 Name = tuple[Any, ...]
+Outputs = tuple[tuple[int, ...], ...]
 _MAX_WAVE = 4096
 _SLIVER = 1e-12
+# So many branches, at least, are decoded twice before an enumeration believes that runs repeat.
+_LEAST_REPEATED = 16
+_SAME = 1e-6
+
+
+class TooManyBranches(ValueError):
+    """An enumeration has more branches than it may."""
 
 
 @dataclass
@@ -188,13 +193,17 @@ def _run_wave(
     mates: Sequence[Prompt],
     breakpoints: Breakpoints,
     options: dict[str, Any],
-) -> list[tuple[tuple[int, ...], ...]]:
+) -> list[Outputs]:
     """Run the branches, a request for each of the prompts, in one batch with mates before and after them.
 
-    Return the tokens of each branch's requests.
+    Return the tokens of each branch's requests. ``options`` are of ``generate``, and ``mates_sampling``.
     """
     front, rows = list(mates[::2]), len(prompts)
     given = [*front, *list(prompts) * len(branches), *mates[1::2]]
+    sampling, others = options["sampling"] or SamplingParams(), options["mates_sampling"]
+    others = [sampling] * len(mates) if others is None else others
+    asked = {**options, "sampling": [*others[::2], *[sampling] * rows * len(branches), *others[1::2]]}
+    del asked["mates_sampling"]
     seeds = list(range(len(given)))
     requests = {int(key): request - len(front) for request, key in enumerate(seed_keys(seeds))}
 
@@ -207,8 +216,32 @@ def _run_wave(
 
     scripted = copy.copy(decoder)
     scripted.draft, scripted.randomness = frozen(decoder.draft), randomness
-    tokens = [tuple(output) for output in scripted.generate(given, seed=seeds, **options).tokens[len(front) :]]
+    tokens = [tuple(output) for output in scripted.generate(given, seed=seeds, **asked).tokens[len(front) :]]
     return [tuple(tokens[i * rows : (i + 1) * rows]) for i in range(len(branches))]
+
+
+def _boxes(branch: _Branch) -> list[tuple[Name, float]]:
+    """Return what a run asked of its branch: names, and the ends of the intervals that it was told."""
+    boxes = [branch.intervals, *(sibling.intervals for sibling in branch.siblings)]
+    return [(name, end) for box in boxes for name, ends in box.items() for end in ends]
+
+
+def _check_repeats(
+    decoder: SpeculativeDecoder, first: list[tuple[_Branch, Outputs]], second: list[tuple[_Branch, Outputs]]
+) -> None:
+    """Raise AssertionError if the same branches, decoded twice, gave other ids or asked for other draws."""
+    for (one, tokens), (other, again) in zip(first, second, strict=True):
+        asked, then = _boxes(one), _boxes(other)
+        is_same = len(asked) == len(then) and all(
+            name == its and abs(end - its_end) < _SAME for (name, end), (its, its_end) in zip(asked, then, strict=True)
+        )
+        if tokens != again or not is_same:
+            differs = f"the ids {again}, not {tokens}" if tokens != again else f"the ids {tokens} by other draws"
+            raise AssertionError(
+                f"not reproducible: the same numbers gave {differs} in a second run, so there is no law to enumerate; "
+                f"rule {decoder.rule.name!r}, source {decoder.draft.name!r} or the oracle draws otherwise than by "
+                "`randomness`, or goes by what earlier runs left"
+            )
 
 
 def _joint_law(
@@ -229,13 +262,19 @@ def _joint_law(
     while queue:
         wave = queue[-size:]
         del queue[-size:]
+        again = [replace(branch, siblings=[]) for branch in wave] if num_leaves < _LEAST_REPEATED else []
         num_leaves += len(wave)
         if num_leaves + len(queue) > max_leaves:
-            raise ValueError(
+            raise TooManyBranches(
                 f"more than max_leaves={max_leaves} branches: shorten the sequences (depth= of check_lossless says how "
                 "much of a draft is enough) or the draft, or test samples by effect= of check_lossless, such as 0.1"
             )
-        for branch, tokens in zip(wave, _run_wave(decoder, prompts, wave, mates, breakpoints, options), strict=True):
+        outputs = _run_wave(decoder, prompts, wave, mates, breakpoints, options)
+        done = list(zip(wave, outputs, strict=True))
+        if again:
+            outputs = _run_wave(decoder, prompts, again, mates, breakpoints, options)
+            _check_repeats(decoder, done, list(zip(again, outputs, strict=True)))
+        for branch, tokens in done:
             law[tokens] = law.get(tokens, 0.0) + branch.probability
             queue += branch.siblings
     return law
@@ -258,6 +297,7 @@ def output_law(
     *,
     stop: Stop | Sequence[Stop] | None = None,
     mates: Sequence[Prompt] = (),
+    mates_sampling: Sequence[SamplingParams] | None = None,
     batch_size: int | None = None,
     max_leaves: int = 20_000,
     rows: int | None = None,
@@ -268,9 +308,10 @@ def output_law(
         decoder: a ``SpeculativeDecoder``, any source and any rule but a coupled one; it is not changed.
         prompt: as for ``generate``; with ``rows``, that of every row, or a tuple of one prompt for each.
         max_new_tokens: as for ``generate``; the number of branches grows exponentially with it.
-        sampling: the ``SamplingParams`` of every request; None is greedy.
+        sampling: the ``SamplingParams`` of the request, or of every row; None is greedy.
         stop: as for ``generate``.
         mates: prompts of requests that run in the same batch with ordinary random draws of their own.
+        mates_sampling: one for each mate; None: that of the request.
         batch_size: rows in flight; None: all branches of a wave at once. Small numbers exercise slot reuse.
         max_leaves: the largest number of branches.
         rows: requests of one batch whose draws are all enumerated; their law is joint, ``{(ids of row 0, ids of row 1,
@@ -279,41 +320,24 @@ def output_law(
 
     Raises:
         ValueError: the decoder draws in coupled mode (compare tokens instead), there are more branches than
-            ``max_leaves``, ``rows`` is not a positive integer, or a tuple does not have one prompt for each row.
-        AssertionError: the compiled judge draws otherwise than its own law says; see ``Breakpoints``.
+            ``max_leaves``, ``rows`` is not a positive integer, a tuple does not have one prompt for each row, or there
+            are not as many samplings as mates.
+        AssertionError: the compiled judge draws otherwise than its own law says, see ``Breakpoints``; or a branch does
+            not repeat, "not reproducible": the output is no function of the named draws.
 
     Guarantee: exact up to float64 rounding of the laws. Draws that share a name share their number, as in a real run.
         Verdicts are those of a real run. The compiled judge that the rule declares gives them, from its own law, with
         given numbers in place of hashed ones. If a rule declares no judge, its ``__call__`` gives them.
-    Cost: every branch is decoded once, in about as many ``generate`` calls as one branch has undecided draws. With
-        several rows, or if the source is not ``reproducible``, each branch takes a call of its own. The branches of
-        rows multiply: keep to two or three ids, one or two drafted, two or three tokens.
+    Cost: every branch is decoded once (the first few twice), in about as many ``generate`` calls as one branch has
+        undecided draws. With several rows, or if the source is not ``reproducible``, each branch takes a call of its
+        own. The branches of rows multiply: keep to two or three ids, one or two drafted, two or three tokens.
     """
     if rows is not None:
         check_count("rows", rows)
-    options = {"max_new_tokens": max_new_tokens, "sampling": sampling, "stop": stop, "batch_size": batch_size}
+    if mates_sampling is not None and len(mates_sampling) != len(mates):
+        raise ValueError(f"mates_sampling has {len(mates_sampling)} entries for {len(mates)} mates: give one for each")
+    options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "stop": stop, "batch_size": batch_size}
+    options |= {"sampling": sampling, "mates_sampling": mates_sampling}
     if rows is None:
         return {ids: p for (ids,), p in _joint_law(decoder, [prompt], mates, max_leaves, options).items()}
     return _joint_law(decoder, _prompts_of(prompt, rows), mates, max_leaves, options)
-
-
-def product_law(laws: Sequence[Law]) -> JointLaw:
-    """Return the joint law of independent rows: ``{(ids of row 0, ...): probability}``.
-
-    Args:
-        laws: one for each row, as from ``oracle_law``.
-
-    Cost: the product of their sizes.
-    """
-    return {
-        tuple(ids for ids, _ in row_by_row): math.prod(p for _, p in row_by_row)
-        for row_by_row in itertools.product(*(law.items() for law in laws))
-    }
-
-
-def marginal_law(law: JointLaw, row: int) -> Law:
-    """Return the law of one row's ids, whatever the others emit."""
-    found: Law = {}
-    for ids, probability in law.items():
-        found[ids[row]] = found.get(ids[row], 0.0) + probability
-    return found

@@ -147,7 +147,7 @@ def test_the_context_limit_ends_the_law(source, rule):
 
 def test_four_tokens_of_an_order_two_table_with_zeros():
     decoder = SpeculativeDecoder(TabularLM(random_table(3, 2, 23, zeros=0.3)), Chains(DRAFT, 2))
-    check_lossless(decoder, PROMPT, 4)
+    check_lossless(decoder, PROMPT, 4, PLAIN)
 
 
 @pytest.mark.parametrize("sampled", [True, False])
