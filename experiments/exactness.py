@@ -108,7 +108,7 @@ class Runner:
             problem = f"{different} outputs differ"
         if different and case.mode == "greedy":
             found = compare_runs(self.oracle, self.starts, reference, made)
-            bugs = f"{found.num_bugs} state bugs, {different - found.num_bugs} numerical ties"
+            bugs = f"{found.num_bugs} bugs, {different - found.num_bugs} numerical ties"
             problem = f"{problem}; {bugs}" if problem or found.num_bugs else ""
         counts = {"identical": f"{same}/{len(self.starts)}", "claim": made.exactness}
         memory = {"weight_bytes": made.stats.weight_bytes, "cache_bytes": made.stats.cache_bytes}
@@ -137,7 +137,7 @@ def _row(case: Case, entry: Mapping[str, Any]) -> dict[str, Any]:
 def _prove(runner: Runner, study: Study) -> int:
     """Print and write the tables; 1 if anything failed."""
     laws, todo = law_rows(), cases(runner.sources, runner.arguments["batch_sizes"])
-    show([Table("Laws", laws)])
+    show([Table("Laws of the sources that ship", laws)])
     units = [Piece(number, " ".join(map(str, vars(case).values()))) for number, case in enumerate(todo)]
     study.measure(units, lambda unit: runner.row(todo[unit.index]))
     rows = [_row(case, study.journal.entries[number]) for number, case in enumerate(todo)]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from oracles.checkpoints.chat_files import give_template
 from oracles.checkpoints.config_keys import errors_of
-from oracles.huggingface.cache_check import LEAST_CONTEXT, first_difference
+from oracles.huggingface.cache_check import sizes_to_check
 from oracles.huggingface.masks import MaskNodes, MaskPlan, mask_plans
 from oracles.huggingface.pass_cache import PassCache, ShapeRecorder, library_cache
 from oracles.huggingface.support import (
@@ -26,7 +26,7 @@ from oracles.huggingface.support import (
 )
 from oracles.transformer.linear import at_least_float32, weight_bytes_of
 from oracles.transformer.pass_parts import check_call
-from specdec.cache import KVCache
+from specdec.cache import LEAST_CONTEXT, KVCache, ScoresDiffer, check_scores
 from specdec.contracts import IntArray, OracleDefaults, Scores, Tree, Want, describe_oracle, is_chain
 from specdec.prompts.chat import ChatTemplate
 
@@ -255,11 +255,12 @@ class HuggingFaceLM(OracleDefaults):
         for plan in plans:
             self._plan = plan
             try:
-                reason = first_difference(self, self.whole, plan.limit)
+                check_scores(self, lambda ids: (self.whole(ids),), *sizes_to_check(plan.limit, self.max_context))
+                return plan
+            except ScoresDiffer as difference:
+                reason = str(difference)
             except Exception as error:  # a model's own code may raise anything
                 reason = f"its forward failed: {error!r}"
-            if reason is None:
-                return plan
             given = "a mask for each type of layer" if plan.by_type else "one 4-D mask"
             reasons.append(f"given {given}, {reason}")
         raise ValueError(self._refusal("; ".join(reasons)))

@@ -218,7 +218,9 @@ class Oracle(Protocol):
         Node i of row b stands at position ``cache.lengths[rows[b]] + depth[i]`` and sees the committed prefix, its
         ancestors and itself. The nodes' keys are left in the cache after the prefix; ``cache.commit`` keeps some.
 
-        Tensors that are given are read and never written: the walk through the draft compares these very ids.
+        Tensors that are given are read and never written: the walk through the draft compares these very ids. What is
+        returned is the caller's: no later pass writes to it, so a buffer that passes share is copied first.
+        ``specdec.exactness.check_oracle`` checks an oracle of one's own.
 
         Args:
             tokens: ``[B, M]`` int64; node 0 is the pending token. Padding nodes may hold any valid id. They, parents

@@ -2,6 +2,7 @@
 
 from specdec.exactness.check_draft import check_draft
 from specdec.exactness.check_lossless import check_lossless
+from specdec.exactness.check_oracle import check_oracle
 from specdec.exactness.compare_runs import Comparison, Divergence, compare_runs
 from specdec.exactness.oracle_law import oracle_law, plain_law
 from specdec.exactness.output_law import output_law
@@ -15,6 +16,7 @@ __all__ = [
     "Law",
     "check_draft",
     "check_lossless",
+    "check_oracle",
     "compare_runs",
     "marginal_law",
     "oracle_law",

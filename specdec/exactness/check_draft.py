@@ -1,7 +1,7 @@
 """A draft source's promises as one line of a test: the form of its drafts, the honesty of its laws, its memory."""
 
 import random  # whose state is looked at, never drawn from
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -41,6 +41,7 @@ from specdec.sampling import SamplingParams
 
 _DETOUR = 3
 _RUNS = ("in a second run", "alone in its batch", "after ids were taken back")
+_WARPED = SamplingParams(temperature=0.8, top_p=0.9, repetition_penalty=1.3)
 _COMPILED = "when compiled code draws it"
 
 
@@ -145,20 +146,20 @@ def check_draft(
     """Check that a draft source conforms to its contract, by running it in the real engine.
 
     It checks the form of every draft (shapes, ids, tree, scouts, budgets, what it offers); that every node with a
-    real law was drawn from exactly that law and that nothing drawn was dropped (tokens of an inner verdict are left
-    to ``check_lossless``); that no two draws of a step have the same name, and so the same number; that compiled
-    code, wherever it draws by keys in an ordinary run, gives the drafts that were checked so: the same ids, tree and
-    laws; that no global random state is used; that a request gets the same drafts when it is alone in its batch
-    (unless ``offers.reproducible`` is False); and that it gets them again after ids were given to the source and taken
-    back. The last is not checked if the source needs scores or declares ``offers.adaptive``: then ids that were taken
-    back may change its drafts.
+    real law was drawn from that law, distinct siblings together, and that nothing drawn was dropped (tokens of an
+    inner verdict are left to ``check_lossless``); that no two draws of a step have the same name, and so the same
+    number; that compiled code, wherever it draws by keys in an ordinary run, gives the drafts that were checked so: the
+    same ids, tree and laws; that no global random state is used; that a request gets the same drafts when it is alone
+    in its batch (unless ``offers.reproducible`` is False); and that it gets them again after ids were given to the
+    source and taken back. The last is not checked if the source needs scores or declares ``offers.adaptive``: then ids
+    that were taken back may change its drafts.
 
     Args:
         source: the source.
         oracle: any oracle with its vocabulary, a tabular one for instance.
         prompts: one or more; None: eight short ones.
         max_new_tokens: per prompt, 2 or more: the last token is never drafted.
-        sampling: None: temperature 1, and then greedy decoding.
+        sampling: None: temperature 1, then greedy decoding, then one run with a temperature, top_p and a penalty.
         seed: of the runs.
         kernels: of the runs, see ``SpeculativeDecoder``.
 
@@ -166,14 +167,14 @@ def check_draft(
         AssertionError: with a table of the faults and where each was seen first.
         ValueError: ``source`` is not a draft source, or nothing could be drafted.
 
-    Guarantee: laws are compared as numbers, not statistically: exactly in the first run, in which all is drawn by
-        ``choose``; in the others, where compiled code draws as in any run, up to a total variation of 1e-5 from that
+    Guarantee: laws are compared as numbers, not statistically: to 1e-12 in the first run, in which all is drawn
+        by ``choose``; in the others, where compiled code draws as in any run, up to a total variation of 1e-5 from that
         run's. What a source does outside ``choose``, ``chain_keys`` and ``verdict_numbers`` is seen only if it changes
         from run to run. Coupled draws are not made: no verdict on them reads a law.
-    Cost: four runs per sampling.
+    Cost: four runs per sampling; of the warped one, the first.
     """
     check_source(source, "source")
-    chosen = [SamplingParams(temperature=1.0), SamplingParams()] if sampling is None else [sampling]
+    chosen = [SamplingParams(temperature=1.0), SamplingParams(), _WARPED] if sampling is None else [sampling]
     prompts = _default_prompts(oracle.vocab_size) if prompts is None else list_prompts(prompts)
     if not prompts:
         raise ValueError("prompts are empty, and nothing is checked: give one or more, or None for eight short ones")
@@ -184,12 +185,10 @@ def check_draft(
     for params in chosen:
         asked = {"prompts": prompts, "max_new_tokens": max_new_tokens, "sampling": params, "seed": seed}
         run_with = partial(_run, source, oracle, kernels)
-        runs = [run_with(asked, compiles=False), run_with(asked)]
-        if source.offers.reproducible:
-            runs.append(run_with({**asked, "batch_size": 1}))
-            if not (source.needs.logits or source.needs.hidden or source.offers.adaptive):
-                runs.append(run_with(asked, detours=True))
-        for run, other, name in zip((runs[0], runs[1], runs[1]), runs[1:], _RUNS, strict=False):
+        runs = [run_with(asked, compiles=False)]
+        if params is not _WARPED:
+            runs += _further_runs(run_with, asked, source)
+        for run, other, name in zip((runs[0], *runs[1:2] * 2), runs[1:], _RUNS, strict=False):
             _compare(run, other, name)
         for run in runs:
             faults = {**run.faults, **faults}
@@ -199,6 +198,16 @@ def check_draft(
         raise AssertionError("\n".join([f"draft {source.name!r} does not conform:", *lines]))
     if not has_drafted and source.offers.max_depth:
         raise ValueError(f"draft {source.name!r} drafted nothing, so that nothing is checked: give other prompts")
+
+
+def _further_runs(run_with: Callable[..., _Log], asked: Mapping[str, Any], source: DraftSource) -> list[_Log]:
+    """Decode as in any run, and then, if the source's drafts must not depend on it, in other batches and histories."""
+    runs = [run_with(asked)]
+    if source.offers.reproducible:
+        runs.append(run_with({**asked, "batch_size": 1}))
+        if not (source.needs.logits or source.needs.hidden or source.offers.adaptive):
+            runs.append(run_with(asked, detours=True))
+    return runs
 
 
 def _default_prompts(vocab_size: int) -> list[list[int]]:

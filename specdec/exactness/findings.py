@@ -1,5 +1,6 @@
 """Look at drafts as they are made: their form, and whether every token follows the law declared for it."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,7 +26,11 @@ from specdec.laws import Laws
 
 Findings = Iterator[tuple[int, str]]
 _SAME = 1e-5  # total variation of laws that count as equal: a model's may depend on the batch, by rounding
+_ONE_LAW = 1e-12  # of a law that is computed twice in float64
 _IDLE = "rows at their limit must not draw: select the others, or give these point masses"
+_AS_POINT = (
+    "lossless where no draft of the source declares a law, but rejected more often than if this law were declared"
+)
 
 
 @dataclass
@@ -45,6 +50,10 @@ class Draw:
     purpose: str
     name: tuple[str | int, ...]
     used: set[int] = field(default_factory=set)
+
+    def off(self, law: Tensor) -> float:
+        """Return the total variation from a law ``[V]``; infinite if it is one of something else, such as stops."""
+        return float((self.law - law).abs().sum()) / 2 if self.law.shape == law.shape else math.inf
 
 
 @dataclass(frozen=True)
@@ -169,9 +178,10 @@ def _rank_paths(parents: list[int]) -> set[tuple[int, ...]]:
 def honesty_findings(draft: Draft, draws: list[list[Draw]], offers: Offers) -> Findings:
     """Yield (row, fault) for each node whose token was drawn from another law than declared, and for each lost draw.
 
-    Every node with a real law is matched with a draw of its token from exactly that law; every draw made for the draft
-    must be matched by a node, because dropping drawn tokens biases the output. What an inner verdict decided cannot be
-    matched: for such a node only the law's form is checked.
+    Every node with a real law is matched with a draw of its token from that law; every draw must be matched by a node,
+    because dropping drawn tokens biases the output. What an inner verdict decided cannot be matched: for such a node
+    only the law's form is checked, and that something was drawn. In drafts with such nodes, or with stages, a draw
+    may have another purpose than "draft", and no node.
     """
     for b, size in enumerate(draft.num_nodes.tolist()):
         laws = draft.node_laws[b, :size]
@@ -180,14 +190,30 @@ def honesty_findings(draft: Draft, draws: list[list[Draw]], offers: Offers) -> F
                 if draft.laws is not None and int(laws.point[node]) != token:
                     yield b, f"node {node} holds id {token}, its law is a point mass on {int(laws.point[node])}"
                 continue
-            flagged = draft.without_replacement is not None and bool(draft.without_replacement[b, node])
-            decided = draft.decided is not None and bool(draft.decided[b, node])
             law = laws.table[int(laws.index[node])].double()
-            fault = _law_fault(law, token) or (None if decided else _match(law, token, flagged, draws[b]))
+            if draft.decided is not None and bool(draft.decided[b, node]):
+                fault = _law_fault(law, token) or (None if draws[b] else "decided, but nothing was drawn in this step")
+            else:
+                fault = _law_fault(law, token) or _match(law, token, _elder_of(draft, b, node), draws[b])
             yield from [(b, f"node {node}: {fault}")] if fault else []
-        if draft.laws is not None and not offers.laws and bool((laws.index >= 0).any()):
+        has_laws = draft.laws is not None and bool((laws.index >= 0).any())
+        if has_laws and not offers.laws:
             yield b, "a node declares a real law, and offers.laws is False"
-        yield from _draws_without_node(b, draws[b])
+        points = set() if has_laws else set(draft.tokens[b, :size].tolist())
+        yield from _draws_without_node(b, draws[b], points, draft.decided is not None or bool(draft.stages))
+
+
+def _elder_of(draft: Draft, row: int, node: int) -> int | None:
+    """Return the drawn id that was removed last from a node's law; -1 if none was, None if the node says so of none."""
+    if draft.without_replacement is None or not bool(draft.without_replacement[row, node]):
+        return None
+    above, laws = draft.tree.above[row], draft.node_laws[row]
+    source = torch.zeros_like(above) if draft.source is None else draft.source[row]
+    is_elder = (above[:node] == above[node]) & (source[:node] == source[node]) & (laws.index[:node] >= 0)
+    if draft.decided is not None:  # the law of a sibling of such a node lacks its id already
+        is_elder &= ~draft.decided[row, :node]
+    elders = is_elder.nonzero().flatten().tolist()
+    return int(draft.tokens[row, elders[-1]]) if elders else -1
 
 
 def _law_fault(law: Tensor, token: int) -> str | None:
@@ -198,26 +224,40 @@ def _law_fault(law: Tensor, token: int) -> str | None:
     return None
 
 
-def _match(law: Tensor, token: int, flagged: bool, draws: list[Draw]) -> str | None:
-    """Mark the draw that a node stands for; return what is wrong if there is none."""
+def _match(law: Tensor, token: int, elder: int | None, draws: list[Draw]) -> str | None:
+    """Mark the draw that a node stands for; return what is wrong if there is none. ``elder``: see ``_elder_of``."""
     if float(law.max()) == 1.0:
         return None
-    for draw in draws:
-        for rank, drawn in enumerate(draw.ids):
-            if drawn == token and rank not in draw.used and torch.equal(draw.law, law):
-                draw.used.add(rank)
-                return None if flagged or rank == 0 else "drawn without replacement, but not declared so"
-    off = min((float((draw.law - law).abs().sum()) / 2 for draw in draws if token in draw.ids), default=None)
+    found = [
+        (draw, rank)
+        for draw in draws
+        for rank, drawn in enumerate(draw.ids)
+        if drawn == token and rank not in draw.used and draw.off(law) <= _ONE_LAW
+    ]
+    if found:
+        together = [(draw, rank) for draw, rank in found if elder in draw.ids[:rank]]
+        draw, rank = (together or found)[0]
+        draw.used.add(rank)
+        if elder is None:
+            return None if rank == 0 else "drawn without replacement, but not declared so"
+        return (
+            None if together or elder < 0 else f"declared without replacement, but id {elder} was drawn apart from it"
+        )
+    off = min((draw.off(law) for draw in draws if token in draw.ids), default=math.inf)
     return f"id {token} was never drawn from the law declared for it" + (
-        "" if off is None else f"; the law it was drawn from differs by a total variation of {off:.3g}"
+        "" if off == math.inf else f"; the law it was drawn from differs by a total variation of {off:.3g}"
     )
 
 
-def _draws_without_node(row: int, draws: list[Draw]) -> Findings:
-    """Yield the draws for the draft that no node stands for."""
+def _draws_without_node(row: int, draws: list[Draw], points: set[int], has_inner: bool) -> Findings:
+    """Yield the draws for the draft that no node stands for; ``points``: ids of nodes if none has a real law."""
     for draw in draws:
         for rank, token in enumerate(draw.ids):
-            if draw.purpose == "draft" and rank not in draw.used:
+            if rank in draw.used or (has_inner and draw.purpose != "draft"):
+                continue
+            if token in points:
+                yield row, f"id {token} was drawn, and stands as a point mass: {_AS_POINT}"
+            else:
                 yield row, f"id {token} was drawn and then dropped, or stands in the draft under another law; {_IDLE}"
 
 

@@ -60,7 +60,7 @@ class SamplingParams:
             2019, arXiv 1909.05858); 1 does nothing.
         presence_penalty: subtracted from the logits of ids in the output.
         frequency_penalty: subtracted once per occurrence in the output.
-        logit_bias: added to the logits of these ids; -inf bans one.
+        logit_bias: added to the logits of these ids; -inf bans one. It is copied.
         min_new_tokens: EOS has probability 0 until that many tokens were produced. Stops end a request before, and so
             does the end of a turn that is no EOS of the oracle's.
         ignore_eos: EOS does not end the request.
@@ -110,6 +110,7 @@ class SamplingParams:
         whole = _is_count(self.min_new_tokens)
         _require(whole, "min_new_tokens", self.min_new_tokens, "must be an integer >= 0, below 2**63")
         _require(isinstance(self.ignore_eos, (bool, np.bool_)), "ignore_eos", self.ignore_eos, "must be True or False")
+        object.__setattr__(self, "logit_bias", dict(self.logit_bias))  # the caller may go on to write to theirs
         self._check_grammar()
 
     def _check_grammar(self) -> None:

@@ -68,6 +68,50 @@ class DropsUnlikely(Chains):
         return replace(draft, num_nodes=torch.minimum(draft.num_nodes, likely.long().cumprod(1).sum(1)))
 
 
+class Peeks(DropsUnlikely):
+    """The same, and the draw has a purpose of its own."""
+
+    def drawn(self, laws, depth, randomness):
+        return randomness.choose(Laws.from_probs(laws), depth, depth, "tokens")
+
+
+class Redraws(Chains):
+    """Draws an unlikely token once more, under purposes of its own."""
+
+    def drawn(self, laws, depth, randomness):
+        first, second = (randomness.choose(Laws.from_probs(laws), depth, depth, name) for name in ("first", "again"))
+        return torch.where(Laws.from_probs(laws).probs_of(first) > 0.3, first, second)
+
+
+class PretendsAVerdict(SoftGreedy):
+    """Says that an inner verdict decided its best ids."""
+
+    def draft(self, context, budget, randomness):
+        draft = super().draft(context, budget, randomness)
+        return replace(draft, decided=torch.ones_like(draft.tokens, dtype=torch.bool))
+
+
+class IgnoresTemperature(Chains):
+    """Draws a token from a law that follows the request, and declares that law as it is at temperature 1."""
+
+    def draft(self, context, budget, randomness):
+        live = budget.max_nodes > 0
+        logits = torch.from_numpy(TABLE[0, context.pending]).log().unsqueeze(1)
+        before = Draft.empty(len(live), torch.device("cpu")), torch.tensor([0])
+        drawn, declared = (context.warping.laws(logits, *before, **at)[:, 0] for at in ({}, {"temperature": 1.0}))
+        idle = torch.from_numpy(~live)
+        tokens = randomness.choose(drawn.with_points(idle), 0, 0, "draft").unsqueeze(1)
+        laws = None if drawn.all_points else declared.with_points(idle)[:, None]
+        return Draft(tokens, torch.from_numpy(live.astype(np.int64)), laws=laws)
+
+
+class DeclaresAnew(Chains):
+    """Computes the law that it declares once more, in another way."""
+
+    def declared(self, laws):
+        return laws.log().softmax(-1)
+
+
 class Doubtful(Chains):
     """Has a confidence that is no number."""
 
@@ -128,17 +172,27 @@ class Distinct(Chains):
         tokens = torch.zeros(batch, 2, dtype=torch.int64)
         law = torch.from_numpy(TABLE[0, 1]).expand(batch, 2, -1)
         one = Laws.from_probs(law[:, 0])[torch.from_numpy(live)]
-        tokens[torch.from_numpy(live)] = randomness.select(live).choose(one, 0, 0, "draft", k=2)
+        tokens[torch.from_numpy(live)] = self.pair(one, randomness.select(live))
         num_nodes = torch.zeros(batch, dtype=torch.int64)
         num_nodes[torch.from_numpy(live)] = 2
         flags = torch.full((batch, 2), True) if self.declares else None
         return Draft(tokens, num_nodes, torch.full((batch, 2), -1), Laws.from_probs(law), without_replacement=flags)
+
+    def pair(self, law, randomness):
+        return randomness.choose(law, 0, 0, "draft", k=2)
 
 
 class SilentlyDistinct(Distinct):
     """The same, not declared (pitfalls 5b and 12)."""
 
     declares = False
+
+
+class Independent(Distinct):
+    """Draws siblings one by one, and declares them as drawn without replacement (pitfall 12)."""
+
+    def pair(self, law, randomness):
+        return torch.stack([randomness.choose(law, node, 0, "draft") for node in (0, 1)], dim=1)
 
 
 @dataclass
@@ -176,13 +230,24 @@ class OneStream(Chains):
         return randomness.extend("member").choose(Laws.from_probs(laws), depth // 2, depth, "draft")
 
 
-HONEST = [Chains(TABLE, 3), Chains(warped_table(TABLE, 0.0), 3), RandomTrees(TABLE), Distinct(TABLE, 2)]
+HONEST = [
+    Chains(TABLE, 3),
+    Chains(warped_table(TABLE, 0.0), 3),
+    RandomTrees(TABLE),
+    Distinct(TABLE, 2),
+    DeclaresAnew(TABLE, 3),
+]
 LIARS = [
     (WarpedDraws(TABLE, 3), "never drawn from the law declared for it; the law it was drawn from differs by"),
     (SoftGreedy(TABLE, 3), "never drawn from the law declared"),
     (PrivateNoise(TABLE, 3), "global random state"),
-    (Undeclared(TABLE, 3), "stands in the draft under another law"),
+    (Undeclared(TABLE, 3), "was drawn, and stands as a point mass: lossless where no draft of the source"),
     (DropsUnlikely(TABLE, 3), "drawn and then dropped"),
+    (Peeks(TABLE, 3), "drawn and then dropped"),
+    (Redraws(TABLE, 3), "drawn and then dropped"),
+    (PretendsAVerdict(TABLE, 3), "node 0: decided, but nothing was drawn in this step"),
+    (IgnoresTemperature(TABLE, 1), "never drawn from the law declared for it"),
+    (Independent(TABLE, 2), "declared without replacement, but id . was drawn apart from it"),
     (Doubtful(TABLE, 3), "a confidence lies outside 0..1"),
     (IgnoresBudget(TABLE, 3), "where . is the limit"),
     (ReadsBatchMates(TABLE, 3), "differs alone in its batch"),

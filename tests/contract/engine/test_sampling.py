@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import pickle
 
 import pytest
 import torch
@@ -90,3 +91,11 @@ def test_rows_of_a_table_can_be_picked_in_any_order():
     assert picked.column("temperature").tolist() == [0.3, 0.1]
     assert [float(bias[1][0]) for bias in picked.bias] == [0.3, 0.1]
     assert isinstance(warping_of(params, [[0]] * 3, [[]] * 3).select(torch.tensor([1]).numpy()), BatchWarping)
+
+
+def test_biases_are_those_of_the_construction():
+    given = {1: 2.0}
+    params = SamplingParams(logit_bias=given)
+    given[1] = -2.0
+    assert params.logit_bias == {1: 2.0}
+    assert pickle.loads(pickle.dumps(params)) == params
