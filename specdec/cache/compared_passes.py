@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import Cache, IntArray, Oracle, Scores, Want, ids_device, pad_rows
-from specdec.transfers import together_on_device
+from specdec.transfers import on_device, together_on_device
 
 _TWICE = "is a dropout on, or does the model remember calls, or ids that do not stand?"
 
@@ -111,9 +111,9 @@ class Walk:
             raise ScoresDiffer(f"the logits of {what} are {found}, not {shape} in float32 or float64")
         if scores.likeliest is not None:
             real = torch.arange(shape[1], device=counts.device) < (counts.unsqueeze(1) - first if want == "all" else 1)
-            real = real.expand(shape[:2]).to(scores.logits.device)
+            real = on_device(real.expand(shape[:2]), scores.logits.device)
             for told, best in zip(scores.likeliest, Scores(scores.logits).best, strict=True):
-                if not torch.equal(told.to(best.device)[real], best[real]):
+                if not torch.equal(on_device(told, best.device)[real], best[real]):
                     raise ScoresDiffer(f"likeliest of {what} are not the largest logits, the lowest id of equals")
 
     def claim(self, what: str, why: str, row: int, path: IntArray, values: Sequence[Tensor]) -> None:
@@ -180,7 +180,7 @@ class Walk:
         for number, (found, wanted, spread) in enumerate(zip(claim.values, whole, spreads, strict=False)):
             name = f"the hidden layer {self.layers[number - 1]}" if number else "the scores"
             start = end - len(found)
-            right = wanted[start:end].to(found.device)
+            right = on_device(wanted[start:end], found.device)
             right = right if number else right[:, : self.oracle.vocab_size]
             for at in range(len(found)):
                 if fault := self._fault(found[at : at + 1], right[at : at + 1], spread):
@@ -203,7 +203,7 @@ class Walk:
 def values_of(scores: Scores, row: int, nodes: IntArray) -> list[Tensor]:
     """Return the logits and hidden layers, each ``[N, ...]``, of some nodes of a row of a pass."""
     assert scores.logits is not None
-    at = torch.from_numpy(nodes).to(scores.logits.device)
+    at = on_device(nodes, scores.logits.device)
     return [layer[row, at] for layer in (scores.logits, *scores.hidden)]
 
 
