@@ -280,6 +280,8 @@ class SpeculativeDecoder:
 
     def _frame(self, state: State) -> Frame:
         """Seat waiting requests, and return the step's view of the rows in flight."""
+        if len(state.slots.requests) > state.slots.num_queued:
+            state.slots.queue()
         if state.slots.waiting:
             self._admit(state)
         if not state.slots.rows.size:

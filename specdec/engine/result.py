@@ -61,7 +61,8 @@ class Result:
         seeds: replaying a request alone with its seed gives its output again, if ``reproducible`` and if the source
             remembers the same of other runs as it did then.
         exactness: "exact", "exact up to numerics" (the oracle is not ``bitwise``, or drafts may make a pass wider than
-            ``BITWISE_NODES``), or "lossy: ..." with the rule and its parameters.
+            ``BITWISE_NODES``), or "lossy: ..." with the rule and its parameters. It repeats what rule, oracle and
+            budget declare; for your own, ``check_lossless`` and ``check_oracle`` hold them to it.
         backend: of the oracle's passes, "native" or "eager" for instance.
         judge: who judged the drafts: the rule's name if its ``__call__`` did, "native: " before it if the compiled
             judge did that it declares; both, after a semicolon, if both did.

@@ -1,7 +1,7 @@
 """Which request sits in which cache row, and the ids in it: plain bookkeeping, testable without a model."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -26,6 +26,7 @@ class Slots:
         prompt_lengths: ``[num_rows]``.
         occupants: ``[num_rows]`` request indices, or IDLE.
         rows: ``[B]`` the occupied rows, ascending; another array whenever a row is seated or freed.
+        num_queued: how many of the requests ``queue`` has seen.
         waiting: requests that a free row takes, in this order.
     """
 
@@ -37,12 +38,20 @@ class Slots:
         self.occupants = np.full(num_rows, IDLE, dtype=np.int64)
         self.rows = _NO_ROWS
         self.waiting: deque[int] = deque()
+        self.num_queued = 0
 
-    def add(self, requests: Sequence[Request]) -> None:
-        """Let requests wait, in their order; one without room for a token is finished at once: its output is empty."""
-        first = len(self.requests)
-        self.requests += requests
-        self.waiting.extend(i for i, r in enumerate(requests, first) if r.max_length > len(r.prompt))
+    @property
+    def has_new(self) -> bool:
+        """Whether requests with room for a token are in ``requests`` that ``queue`` has not seen."""
+        return any(r.max_length > len(r.prompt) for r in self.requests[self.num_queued :])
+
+    def queue(self) -> None:
+        """Let new requests wait, in their order; one without room for a token is finished: its output is empty."""
+        while self.num_queued < len(self.requests):
+            request = self.requests[self.num_queued]
+            if request.max_length > len(request.prompt):
+                self.waiting.append(self.num_queued)
+            self.num_queued += 1
 
     def admit(self, seat: Callable[[int, Request], bool]) -> IntArray:
         """Seat waiting requests, in their order, in idle rows.

@@ -105,7 +105,7 @@ class State:
     @property
     def has_work(self) -> bool:
         """Whether a request is in flight or waits."""
-        return bool(self.slots.waiting) or self.slots.rows.size > 0
+        return bool(self.slots.waiting) or self.slots.rows.size > 0 or self.slots.has_new
 
     def add(self, request: Request) -> int:
         """Let a request, of ``SpeculativeDecoder.request``, be seated from the next step on.
@@ -120,7 +120,7 @@ class State:
 
         Guarantee: if the result is reproducible, its tokens do not depend on when it is added, nor on its batch-mates.
         """
-        number = len(self.outputs)
+        number = len(self.slots.requests)
         if self._has_ended:
             raise ValueError("this state was finished: call start for a new one")
         if not len(self.slots.occupants):
@@ -134,17 +134,17 @@ class State:
         return number
 
     def _take(self, requests: Sequence[Request], arrival: float) -> None:
-        """Take in requests that arrived so many seconds after the start."""
-        first = len(self.outputs)
+        """Take in requests that arrived so many seconds after the start, in place of what an interrupted call left."""
+        first = len(self.slots.requests)
         for number, request in enumerate(requests, first):
             self.seating.check_room(number, request.max_length)
         table = ParameterTable.of([r.sampling for r in requests], [r.grammar for r in requests])
-        self.params = self.params.joined_with(table)
-        self.keys = np.append(self.keys, seed_keys([r.seed for r in requests]))
-        self.recorder.add_requests(len(requests), arrival)
-        self.outputs += [[] for _ in requests]
-        self.finish_reasons += [None if r.max_length > len(r.prompt) else "length" for r in requests]
-        self.slots.add(requests)  # last: a step of another thread may seat them now
+        self.params = self.params.joined_with(table, first)
+        self.keys = np.append(self.keys[:first], seed_keys([r.seed for r in requests]))
+        self.recorder.arrivals[first:] = [arrival] * len(requests)
+        self.outputs[first:] = [[] for _ in requests]
+        self.finish_reasons[first:] = [None if r.max_length > len(r.prompt) else "length" for r in requests]
+        self.slots.requests.extend(requests)  # at one blow, and last: now they are there, also for a step in a thread
 
     def cancel(self, request: int) -> None:
         """End a request, between two steps, wherever it is; one that has ended stays as it is.
@@ -152,26 +152,32 @@ class State:
         What it has emitted stands, and its finish reason is "cancelled".
 
         Raises:
-            ValueError: there is no such request, or a step was interrupted.
+            ValueError: there is no such request, or a step or a call of this was interrupted.
             RuntimeError: another thread is in the middle of a step.
 
         Guarantee: the tokens of other requests do not change if the result is reproducible.
         """
-        if not 0 <= request < len(self.outputs):
-            raise ValueError(f"request {request} is none of this run: it has {count_of(len(self.outputs), 'request')}")
+        if not 0 <= request < (count := len(self.slots.requests)):
+            raise ValueError(f"request {request} is none of this run: it has {count_of(count, 'request')}")
         alone(self.seating.turn, partial(self._cancel, request))
 
     def _cancel(self, request: int) -> None:
         self.check_whole()
-        rows = np.flatnonzero(self.slots.occupants == request)
-        if rows.size:
-            self._in_step = True  # cache, books and session change one after the other
-            self.retire(rows, np.zeros(1, dtype=np.int64))
-        elif request in self.slots.waiting:
-            self.slots.waiting.remove(request)
-        else:
+        if self.finish_reasons[request] is not None:
             return
-        self.finish_reasons[request], self._in_step = "cancelled", False
+        try:
+            self._in_step = True  # cache, books and session change one after the other
+            self.slots.queue()
+            if (rows := np.flatnonzero(self.slots.occupants == request)).size:
+                self.retire(rows, np.zeros(1, dtype=np.int64))
+            else:
+                self.slots.waiting.remove(request)
+            self.finish_reasons[request] = "cancelled"
+            self._in_step = False
+        except BaseException:
+            if self._in_step:
+                self.seating.give_up()
+            raise
 
     def retire(self, rows: IntArray, endings: IntArray) -> None:
         """Store the outputs of rows ``[R]`` whose requests have ended, with their ``Ending``, and free the rows."""
@@ -244,10 +250,11 @@ class State:
         if self.has_work:
             raise ValueError("state has work left: call step until state.has_work is False, then finish")
         self._has_ended = True
+        self._take([], 0.0)  # what an interrupted add left goes
         close_session(self.session)
 
     def check_whole(self) -> None:
-        """Raise ValueError if a step was interrupted: to go on from there could write other tokens."""
+        """Raise ValueError if a step or ``cancel`` was interrupted: to go on could write other tokens."""
         if self._in_step:
             raise ValueError(
                 "a step of this state was interrupted, by an error or by Ctrl-C, so that its cache and its texts may "
@@ -270,7 +277,7 @@ class State:
         Guarantee: the ids of an interrupted step are there for all of its rows or for none; either way it is the
             beginning of the output that an uninterrupted run writes.
         """
-        found = [list(output) for output in self.outputs]
+        found = [list(output) for output in self.outputs[: len(self.slots.requests)]]
         for row, request in enumerate(self.slots.occupants):
             if request != IDLE:
                 found[request] = self.slots.output(row)

@@ -75,10 +75,11 @@ class ParameterTable:
         adjusts[penalised_rows(table.penalties)] = True
         return replace(table, adjusts=adjusts)
 
-    def joined_with(self, other: "ParameterTable") -> "ParameterTable":
-        """Return these rows, and after them those of another table."""
-        values, adjusts = np.hstack([self.values, other.values]), np.append(self.adjusts, other.adjusts)
-        return ParameterTable(values, self.bias + other.bias, adjusts, self.grammars + other.grammars)
+    def joined_with(self, other: "ParameterTable", first: int) -> "ParameterTable":
+        """Return the first rows, ``first`` of them, and after them those of another table."""
+        values = np.hstack([self.values[:, :first], other.values])
+        adjusts = np.append(self.adjusts[:first], other.adjusts)
+        return ParameterTable(values, self.bias[:first] + other.bias, adjusts, self.grammars[:first] + other.grammars)
 
     def select(self, rows: IntArray) -> "ParameterTable":
         """Return some rows ``[B]``, in the order asked for."""

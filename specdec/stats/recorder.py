@@ -30,17 +30,14 @@ class StatsRecorder:
     Attributes:
         infos: the steps so far.
         elapsed: seconds from the run's start to the end of each.
+        arrivals: seconds from the run's start to when each request came.
     """
 
     def __init__(self, num_requests: int) -> None:
-        self._arrivals = [0.0] * num_requests
+        self.arrivals = [0.0] * num_requests
         self.infos: list[StepInfo] = []
         self.elapsed: list[float] = []
         self._prefills: list[tuple[float, IntArray, int]] = []
-
-    def add_requests(self, count: int, arrival: float) -> None:
-        """Take in further requests, which arrived so many seconds after the run's start."""
-        self._arrivals += [arrival] * count
 
     def add_prefill(self, seconds: float, requests: IntArray, calls: int = 1) -> None:
         """Take in scoring calls that covered prompts.
@@ -107,7 +104,7 @@ class StatsRecorder:
         return {stage.pop("name"): stage for stage in stages}
 
     def _requests(self, trace: Trace, seconds: Mapping[str, float]) -> list[Stats]:
-        n, columns = len(self._arrivals), trace.columns
+        n, columns = len(self.arrivals), trace.columns
         reduction, first = Reduction(trace, n), self._first_tokens(trace)
         calls, prefill = self._prefill_shares()
         extra = {
@@ -129,14 +126,14 @@ class StatsRecorder:
 
     def _first_tokens(self, trace: Trace) -> Array:
         """Return ``[num_requests]`` seconds from arrival to first token, NaN for requests without one."""
-        first = np.full(len(self._arrivals), np.nan)
+        first = np.full(len(self.arrivals), np.nan)
         requests, at = np.unique(trace.columns["request"], return_index=True)
         first[requests] = np.asarray(self.elapsed, dtype=np.float64)[trace.columns["step"][at]]
-        return first - self._arrivals
+        return first - self.arrivals
 
     def _prefill_shares(self) -> tuple[IntArray, Array]:
         """Return each request's prefill calls and its equal share of their time."""
-        calls, seconds = np.zeros(len(self._arrivals), dtype=np.int64), np.zeros(len(self._arrivals))
+        calls, seconds = np.zeros(len(self.arrivals), dtype=np.int64), np.zeros(len(self.arrivals))
         for taken, requests, number in self._prefills:
             calls[requests] += number
             seconds[requests] += taken / len(requests)

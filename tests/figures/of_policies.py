@@ -9,7 +9,7 @@ import torch
 from oracles.tabular import TabularLM
 from specdec import calibration_run as calibrating
 from specdec.calibration_run import _costs, _steps, _timing, pass_seconds
-from specdec.contracts import Scores
+from specdec.contracts import IntArray, Scores
 from specdec.drafting.lengths.feedback import Fate, Feedback
 from specdec.drafting.lengths.schedules import MarginalValue, Tracked, _TrackedSession
 from specdec.theory import WidthCurve
@@ -116,9 +116,16 @@ def thresholds() -> Differences:
     return differences(found, expected)
 
 
+class _Three(Feedback):
+    """Ask for three tokens, whatever became of those before."""
+
+    def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
+        return np.full(len(rows), 3)
+
+
 def fates() -> Differences:
     """What became of drafts, as the growth of rows tells it."""
-    rows, feedback = np.arange(4), Feedback(4)
+    rows, feedback = np.arange(4), _Three(4)
     feedback.begin(rows)
     new = feedback.settle(rows, np.array([5, 5, 5, 5]))
     feedback.note_counts(rows, np.array([3, 3, 3, 3]))

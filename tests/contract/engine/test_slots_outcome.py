@@ -25,7 +25,8 @@ def seat(row: int, request: Request) -> bool:
 
 def slots_of(requests: list[Request], num_rows: int, capacity: int) -> Slots:
     slots = Slots(num_rows, capacity)
-    slots.add(requests)
+    slots.requests += requests
+    slots.queue()
     return slots
 
 
