@@ -223,7 +223,8 @@ class _Session(DraftSession):
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
         self.length.begin(rows)
-        self.inner.begin(rows, prompts, self.model.prefill(rows, prompts, self.source.inner.needs))
+        scores_of_model = self.model.prefill(rows, prompts, self.source.inner.needs)
+        self.inner.begin(rows.copy(), [prompt.copy() for prompt in prompts], scores_of_model)
 
     def end(self, rows: IntArray) -> None:
         self.model.end(rows)
@@ -234,7 +235,7 @@ class _Session(DraftSession):
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
         self.model.sync(rows, keep, new_ids)
-        self.inner.sync(rows, keep, new_ids, None)
+        self.inner.sync(rows.copy(), keep, new_ids, None)
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         limits = depth_limits(self.length, rows, context.num_committed, budget)
@@ -309,7 +310,7 @@ class _Session(DraftSession):
         trunk.append(live, tokens, counts, laws, logits)
         verified = time.perf_counter()
         block = np.where(np.arange(tokens.shape[1]) < counts[:, None], tokens, -1)
-        self.inner.sync(rows, ends, block, Scores(logits) if self.source.inner.needs.logits else None)
+        self.inner.sync(rows.copy(), ends, block, Scores(logits) if self.source.inner.needs.logits else None)
         own = StageInfo(
             self.source.name,
             passes=1,

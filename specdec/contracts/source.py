@@ -19,7 +19,7 @@ from specdec.theory import Calibration
 class Context:
     """What a source may read of the rows of one call.
 
-    The arrays are the source's own: what it writes to them changes no output.
+    The arrays are the source's own: what it writes to them changes no output. What ``warping`` gives is the engine's.
 
     Attributes:
         ids: ``[B, L]`` prompt and output of each row; columns from ``num_committed[b]`` on are undefined.

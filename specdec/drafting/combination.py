@@ -128,7 +128,7 @@ def proposal(
     budget: Budget,
     randomness: Randomness,
 ) -> Draft:
-    """Return the draft of a source that serves inside another.
+    """Return the draft of a source that serves inside another; it may write to its arrays, which are copies.
 
     Args:
         source: the source.
@@ -138,7 +138,9 @@ def proposal(
     Raises:
         ValueError: the draft is malformed; names the source.
     """
-    draft = session.propose(rows, context, budget, randomness)
+    own = replace(context, ids=context.ids.copy(), num_committed=context.num_committed.copy())
+    room = Budget(budget.max_depth.copy(), budget.max_nodes.copy())
+    draft = session.propose(rows.copy(), own, room, randomness)
     check_tensors(source, draft, len(rows))
     return draft
 
@@ -171,7 +173,8 @@ class CombinationSession(DraftSession):
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
         """Tell every member, with the scores that it needs; see ``DraftSession.begin``."""
         for member, session in enumerate(self.sessions):
-            session.begin(rows, prompts, self._needed_scores(member, scores))
+            own = [prompt.copy() for prompt in prompts]
+            session.begin(rows.copy(), own, self._needed_scores(member, scores))
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         """Return the drafts of the members as one; see ``DraftSession.propose`` and ``Combination.drafts``."""
@@ -187,13 +190,13 @@ class CombinationSession(DraftSession):
             own = self._needed_scores(member, scores)
             if own is not None:
                 own = _of_nodes(own, self._places[member][self._at[rows]])
-            session.sync(rows, keep, new_ids, own)
+            session.sync(rows.copy(), keep.copy(), new_ids.copy(), own)
         self._at[rows] = -1
 
     def end(self, rows: IntArray) -> None:
         """Tell every member; see ``DraftSession.end``."""
         for session in self.sessions:
-            session.end(rows)
+            session.end(rows.copy())
 
     def close(self) -> None:
         """Close the sessions of all members; see ``DraftSession.close``."""

@@ -178,7 +178,7 @@ class SpeculativeDecoder:
 
         Args:
             max_length: ids, prompt and output together, of the longest request to be added to the state, which then has
-                ``batch_size`` rows, however few prompts it starts with. None: the longest of these prompts.
+                ``batch_size`` rows, however few prompts it starts with. None: the longest of these requests.
         """
         max_rows, length = check_rows(batch_size, max_length)
         check_logprobs(self.oracle, return_logprobs)

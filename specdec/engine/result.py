@@ -58,8 +58,8 @@ class Result:
         records: one row per request and step.
         logprobs: log-probability of each new id under the warped target law (the unwarped one at temperature 0), if
             they were asked for.
-        seeds: replaying a request alone with its seed gives its output again, if ``reproducible`` and if the source
-            remembers the same of other runs as it did then.
+        seeds: replaying a request alone with its seed (and its ``max_draft_tokens``) gives its output again, if
+            ``reproducible`` and if the source remembers the same of other runs as it did then.
         exactness: "exact", "exact up to numerics" (the oracle is not ``bitwise``, or drafts may make a pass wider than
             ``BITWISE_NODES``), or "lossy: ..." with the rule and its parameters. It repeats what rule, oracle and
             budget declare; for your own, ``check_lossless`` and ``check_oracle`` hold them to it.

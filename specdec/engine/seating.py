@@ -33,7 +33,7 @@ def enter(turn: Turn) -> None:
         raise RuntimeError(
             "another thread is in the middle of a step of this run, or of one that shares its memory of prompts "
             "(prefix_sharing=True): give each thread a decoder of its own, or hold a lock around each call of "
-            "generate, stream, start and step, and around each event of a stream"
+            "generate, stream, start, step and cancel, and around each event of a stream"
         )
 
 

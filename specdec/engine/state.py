@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 from functools import partial
 from threading import get_ident
 from typing import NamedTuple
@@ -104,7 +104,7 @@ class State:
 
     @property
     def has_work(self) -> bool:
-        """Whether a request is in flight or waits."""
+        """Whether a request is in flight or waits; ask between two steps."""
         return bool(self.slots.waiting) or self.slots.rows.size > 0 or self.slots.has_new
 
     def add(self, request: Request) -> int:
@@ -119,6 +119,7 @@ class State:
             ValueError: the state was finished, or it has no rows, or no room for the request.
 
         Guarantee: if the result is reproducible, its tokens do not depend on when it is added, nor on its batch-mates.
+        Cost: O(requests of the run so far).
         """
         number = len(self.slots.requests)
         if self._has_ended:
@@ -130,6 +131,9 @@ class State:
                 f"request {number} may have {request.max_length} ids, and rows of this state have room for "
                 f"{self.max_length}: give start max_length={request.max_length}, or lower max_new_tokens"
             )
+        if request.grammar is not None:
+            grammar = request.grammar.of_another(f"request {number}", len(request.prompt))
+            request = replace(request, grammar=grammar)
         self._take([request], time.perf_counter() - self.started)
         return number
 
@@ -152,13 +156,15 @@ class State:
         What it has emitted stands, and its finish reason is "cancelled".
 
         Raises:
-            ValueError: there is no such request, or a step or a call of this was interrupted.
+            ValueError: there is no such request, this is called within a step, or a step or a cancel was interrupted.
             RuntimeError: another thread is in the middle of a step.
 
         Guarantee: the tokens of other requests do not change if the result is reproducible.
         """
         if not 0 <= request < (count := len(self.slots.requests)):
             raise ValueError(f"request {request} is none of this run: it has {count_of(count, 'request')}")
+        if self.seating.turn.get(INSIDE) == get_ident():
+            raise ValueError(f"request {request} is cancelled in the middle of a step: cancel it between two steps")
         alone(self.seating.turn, partial(self._cancel, request))
 
     def _cancel(self, request: int) -> None:
@@ -305,7 +311,7 @@ class State:
 
 
 def _longest_draft(request: Request) -> int:
-    return _LONGEST if request.max_draft_tokens is None else request.max_draft_tokens
+    return _LONGEST if request.max_draft_tokens is None else min(_LONGEST, request.max_draft_tokens)
 
 
 class Frame(NamedTuple):

@@ -215,10 +215,15 @@ def test_what_a_source_writes_into_its_arrays_changes_no_output(budget):
             array[:] = 1
 
     source = WatchedSource(guessing(3, num_right=2), lambda session, *_: Writes(session))
-    prompts = [[1], [2, 3], [4]]
-    written, plain = (
-        SpeculativeDecoder(Counting(), one, budget=budget if one else None).generate(prompts, 9, batch_size=2)
-        for one in (source, None)
-    )
-    assert written.tokens == plain.tokens
-    assert all(info for info in written.records.columns()["num_emitted"])
+    for draft, rule in {
+        source: "standard",
+        drafts.Merged([source, guessing(2)]): "multi_draft",
+        drafts.Cascade([source, guessing(2)]): "standard",
+        drafts.Staged(Counting(), source, 3): "standard",
+    }.items():
+        decoder = SpeculativeDecoder(Counting(), draft, rule, budget=budget)
+        result, clean = (
+            one.generate([[1], [2, 3], [4]], 9, batch_size=2) for one in (decoder, SpeculativeDecoder(Counting()))
+        )
+        assert result.tokens == clean.tokens
+        assert result.stats.num_steps < clean.stats.num_steps, "drafts are accepted as if nothing was written"
