@@ -219,6 +219,19 @@ def test_requests_that_have_ended_keep_nothing_of_their_grammars():
     assert (most, kept) == (2, [])
 
 
+def test_a_request_that_is_added_twice_has_a_grammar_for_each():
+    decoder = SpeculativeDecoder(LISTS.oracle(), drafts.PromptLookup(2))
+    state, request = decoder.start([], batch_size=2, max_length=9), decoder.request([0], 5, LISTS.sampling())
+    for number in range(3):
+        assert state.add(request) == number
+        decoder.step(state)
+    owners = [one.grammar.owner for one in state.slots.requests]
+    while state.has_work:
+        decoder.step(state)
+    assert owners == ["request 0", "request 1", "request 2"]
+    assert decoder.finish(state).tokens == decoder.generate([[0]] * 3, 5, LISTS.sampling(), [(0, 0)] * 3).tokens
+
+
 def test_padding_has_no_mask():
     asked: list[tuple[int, list[int]]] = []
     grammar = SimpleNamespace(allowed_ids=lambda output, path: asked.append((int(output[0]), path.tolist())))
