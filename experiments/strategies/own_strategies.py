@@ -37,7 +37,7 @@ def own_strategy(place: str) -> Strategy:
 def add_own_lengths(parser: argparse.ArgumentParser) -> None:
     """Add the choice of length policies of a user's own."""
     told = f"length policies of your own too, {FORMS} (none)"
-    parser.add_argument("--lengths", nargs="+", type=own_place, default=[], metavar="PLACE", help=told)
+    parser.add_argument("--lengths", nargs="*", type=own_place, default=[], metavar="PLACE", help=told)
 
 
 def own_lengths(places: Sequence[str]) -> dict[str, LengthPolicy]:

@@ -72,7 +72,7 @@ def test_laws_are_those_of_torch_operations(size, dtype):
         logits[..., generator.integers(size)] = 1.0
         table = ParameterTable.of(params)
         wanted, found = (
-            torch_probs(logits.double(), table.filters, torch.from_numpy(table.filters)),
+            torch_probs(logits.double(), table.filters, torch.tensor(table.filters)),
             best_kernels().laws(logits, table),
         )
         assert found.dtype == dtype
@@ -95,7 +95,7 @@ def test_laws_are_those_of_torch_operations(size, dtype):
 def test_the_largest_logits_are_filtered_as_by_torch(row: list[float], top_k: int, dtype: torch.dtype) -> None:
     logits = torch.tensor([[row]], dtype=dtype)
     table = ParameterTable.of([SamplingParams(temperature=1, top_k=top_k)])
-    wanted = torch_probs(logits, table.filters, torch.from_numpy(table.filters))
+    wanted = torch_probs(logits, table.filters, torch.tensor(table.filters))
     assert torch.equal(best_kernels().laws(logits, table), wanted)
 
 

@@ -234,15 +234,13 @@ def test_a_function_is_given_the_lengths_that_a_program_chooses(mine, checkpoint
 
 
 @pytest.mark.parametrize("name", ["repeat_last", "lookup", "number", "Own"])
-@pytest.mark.parametrize("option", ["--strategies", "--strategy", "--arms"])
-def test_where_lengths_are_chosen_a_source_without_one_is_refused(option, name, mine, checkpoints, tmp_path):
-    program = {"--strategies": advise, "--strategy": crossover, "--arms": load}[option]
-    sizes = [] if program is load else ["--batch-sizes", "1"]
-    place = f"{mine}:{name}" + (":2" if program is load else "")
-    with pytest.raises(
-        SystemExit, match=f"{mine}:{name}: drafts of given lengths .* def NAME\\(oracle, num_draft_tokens\\)"
-    ):
-        program.main([*common(checkpoints, tmp_path), *sizes, option, place])
+def test_where_lengths_are_chosen_a_source_without_one_is_refused(name, mine, checkpoints, tmp_path):
+    told = f"{mine}:{name}: drafts of given lengths .* def NAME\\(oracle, num_draft_tokens\\)"
+    for option, program in {"--strategies": advise, "--strategy": crossover, "--arms": load}.items():
+        sizes = [] if program is load else ["--batch-sizes", "1"]
+        place = f"{mine}:{name}" + (":2" if program is load else "")
+        with pytest.raises(SystemExit, match=told):
+            program.main([*common(checkpoints, tmp_path), *sizes, option, place])
 
 
 def test_a_function_is_given_the_values_of_its_place_and_the_settings_of_the_run(mine, checkpoints, tmp_path):

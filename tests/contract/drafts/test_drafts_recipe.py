@@ -6,14 +6,14 @@ from tests.support.pages import run_recipe
 
 
 def test_the_recipes_code_runs_and_its_sources_conform():
-    names = run_recipe("draft-sources.md", 3)
+    names = run_recipe("draft-sources.md", 4)
     rows = Rows(names["alternate"])
     rows.seat({0: [1, 2], 1: [5]})
     assert chains(rows.propose({0: 3, 1: 9})) == [[1, 2, 1], [5, 5, 5, 5]]
 
 
 def test_its_drawing_source_declares_the_rows_own_counts_and_takes_a_policy():
-    own_words = run_recipe("draft-sources.md", 3)["OwnWords"]
+    own_words = run_recipe("draft-sources.md", 4)["OwnWords"]
     rows = Rows(own_words(3), sampling=SamplingParams(temperature=1.0))
     rows.seat({0: [4, 4, 4, 1], 1: [2]})
     law = rows.propose({0: 9, 1: 9}).node_laws[0, 2].dense(6)

@@ -120,7 +120,7 @@ def test_the_script_of_policies_asks_the_head_that_is_named(tmp_path, monkeypatc
         "two arms are called heuristic": [f"{tmp_path}/other.py:heuristic"],
         "^--lengths many: drafts of 64 tokens": [f"{tmp_path}/own.py:many"],
         "own.py:of: missing a required argument: 'longest'": [f"{tmp_path}/own.py:of"],
-        "own.py:__name__: length=.* is no length policy": [f"{tmp_path}/own.py:__name__"],
+        "own.py:__name__: length is .* not a length policy": [f"{tmp_path}/own.py:__name__"],
         "few:longest=2: there are values, and no class or function": [f"{own[0]}:longest=2"],
     }
     for told, places in refused.items():

@@ -26,13 +26,13 @@ def smallest_over_all_subsets(p, q, num_draws):
     return float((masks @ p + 1 - (masks @ q) ** num_draws).min())
 
 
-@pytest.mark.parametrize("num_draws", [1, 2, 3])
 @pytest.mark.parametrize("laws", RANDOM, ids=range(len(RANDOM)))
-def test_the_programme_its_dual_and_all_subsets_agree(laws, num_draws):
+def test_the_programme_its_dual_and_all_subsets_agree(laws):
     p, q = laws
-    wanted = smallest_over_all_subsets(p, q, num_draws)
-    assert theory.independent_draws_optimum(p, q, num_draws) == pytest.approx(wanted, abs=1e-12)
-    assert theory.transport_optimum(p, q, num_draws) == pytest.approx(wanted, abs=1e-8)
+    for num_draws in (1, 2, 3):
+        wanted = smallest_over_all_subsets(p, q, num_draws)
+        assert theory.independent_draws_optimum(p, q, num_draws) == pytest.approx(wanted, abs=1e-12)
+        assert theory.transport_optimum(p, q, num_draws) == pytest.approx(wanted, abs=1e-8)
 
 
 @pytest.mark.parametrize("laws", RANDOM, ids=range(len(RANDOM)))

@@ -37,12 +37,11 @@ def frame_of(batch: int, depth: int = 99, nodes: int = 99) -> Any:
     ignores = np.arange(batch) % 3 == 0
     limits = Budget(np.full(batch, depth), np.full(batch, nodes))
     seated = SimpleNamespace(ignore_eos=ignores, requests=np.arange(batch))
-    context = SimpleNamespace(num_committed=np.arange(batch) + 5)
     warping, randomness = SimpleNamespace(is_argmax=lambda: True), Keyed.at(np.arange(batch), np.arange(batch) + 5)
     return SimpleNamespace(
         seated=seated,
         budget=limits,
-        context=context,
+        num_committed=np.arange(batch) + 5,
         warping=warping,
         randomness=randomness,
         return_logprobs=False,
