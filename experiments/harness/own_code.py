@@ -36,11 +36,12 @@ def own_code(texts: Iterable[str]) -> str:
         if path not in found:
             found[path] = _content(path)
             names = [*_imported(found[path], package)] if _is_own(path) else []
-            _check_neighbours(path, names)
+            if not package:
+                _check_neighbours(path, names)
             waiting += (one for name in names for one in _files(name) if _is_own(one[0]))
     digest = hashlib.sha256()
-    for path in sorted(found):
-        digest.update(hashlib.sha256(found[path]).digest())
+    for one in sorted(hashlib.sha256(content).digest() for content in found.values()):
+        digest.update(one)
     return digest.hexdigest()
 
 
@@ -48,7 +49,7 @@ def _check_neighbours(path: Path, names: Iterable[str]) -> None:
     """Raise ValueError if a module that a file imports is another one than that beside the file."""
     for name in names:
         beside, others = path.parent / f"{name}.py", [file for file, _ in _files(name)]
-        if beside.is_file() and others and others[-1] != beside.resolve():
+        if beside.is_file() and others and others[-1] != beside.resolve() and _is_own(others[-1]):
             raise ValueError(
                 f"{path} imports {name}, and that is {others[-1]} here: give the file beside it another name"
             )

@@ -20,7 +20,7 @@ from exactspec.listing import find_module
 
 FORM = "FILE.py:NAME"
 FORMS = f"{FORM} or {FORM}:KEY=VALUE,..."
-_PLACE = re.compile(r"(?P<where>.+?):(?P<name>[^\W\d]\w*)(:(?P<values>[^\W\d]\w*=.*))?")
+_PLACE = re.compile(r"(?P<where>.+?\.py|[^:]+):(?P<name>[^\W\d]\w*)(:(?P<values>[^\W\d]\w*=.*))?")
 
 
 def name_or_place(text: str, known: Collection[str], kind: str) -> str:

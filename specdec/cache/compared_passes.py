@@ -90,9 +90,16 @@ class Walk:
         if not np.array_equal(lengths, self.cache.lengths):
             raise ScoresDiffer(f"score changed cache.lengths with {what}: only commit, truncate and reset may")
         self._check_form(what, scores, before["num_nodes"], host["tokens"].shape[1] - first, want, first)
+        self._check_returned()
         made = [layer for layer in (scores.logits, *scores.hidden) if layer is not None]
-        self.returned += [(what, layer, layer.clone()) for layer in made]
+        self.returned = [(what, layer, layer.clone()) for layer in made]
         return scores
+
+    def _check_returned(self) -> None:
+        """Check that the results of the pass before stand as they were."""
+        for what, result, copy in self.returned:
+            if not torch.equal(result, copy) and not result.isnan().any():
+                raise ScoresDiffer(f"a later pass wrote to the scores of {what}: return tensors that are the caller's")
 
     def _check_form(self, what: str, scores: Scores, counts: Tensor, size: int, want: Want, first: int) -> None:
         """Look at shapes and dtypes, and at the likeliest ids if there are any."""
@@ -159,23 +166,23 @@ class Walk:
             raise ScoresDiffer(f"cache.lengths is {found} after {after}, not {wanted}")
 
     def compare(self, reading: Reading) -> None:
-        """Compare all that was claimed with whole sequences, and look for results that were overwritten."""
-        for what, result, copy in self.returned:
-            if not torch.equal(result, copy) and not result.isnan().any():
-                raise ScoresDiffer(f"a later pass wrote to the scores of {what}: return tensors that are the caller's")
-        whole: list[tuple[IntArray, tuple[Tensor, ...]]] = []
-        for claim in sorted(self.claims, key=lambda claim: -len(claim.ids)):
-            if _begun(claim.ids, whole) is None:
-                ids = together_on_device(claim.ids, device=ids_device(self.oracle))[0]
-                whole.append((claim.ids, reading(ids)))
-        spreads = [deviation(layer) for layer in whole[0][1]]
+        """Compare all that was claimed with whole sequences, of which one at a time is kept; tell the first fault."""
+        found: dict[int, str | None] = {}
+        spreads: list[float] = []
+        for longest in sorted(self.claims, key=lambda claim: -len(claim.ids)):
+            if id(longest) in found:
+                continue
+            whole = reading(together_on_device(longest.ids, device=ids_device(self.oracle))[0])
+            spreads = spreads or [deviation(layer) for layer in whole]
+            for claim in self.claims:
+                if id(claim) not in found and np.array_equal(longest.ids[: len(claim.ids)], claim.ids):
+                    found[id(claim)] = self._fault_of(claim, whole, spreads)
         for claim in self.claims:
-            begun = _begun(claim.ids, whole)
-            assert begun is not None
-            self._compare(claim, begun, spreads)
+            if (fault := found[id(claim)]) is not None:
+                raise ScoresDiffer(fault)
 
-    def _compare(self, claim: _Claim, whole: Sequence[Tensor], spreads: Sequence[float]) -> None:
-        """Compare what was claimed with the numbers of a sequence that begins with the path."""
+    def _fault_of(self, claim: _Claim, whole: Sequence[Tensor], spreads: Sequence[float]) -> str | None:
+        """Say how what was claimed differs from a sequence that begins with the path; None: it does not."""
         end = len(claim.ids)
         for number, (found, wanted, spread) in enumerate(zip(claim.values, whole, spreads, strict=False)):
             name = f"the hidden layer {self.layers[number - 1]}" if number else "the scores"
@@ -185,9 +192,9 @@ class Walk:
             for at in range(len(found)):
                 if fault := self._fault(found[at : at + 1], right[at : at + 1], spread):
                     where = f"at position {start + at} of row {claim.row}"
-                    raise ScoresDiffer(
-                        f"{name} of {claim.what} differ from those of whole sequences {fault}, {where}: {claim.why}"
-                    )
+                    told = f"{name} of {claim.what} differ from those of whole sequences"
+                    return f"{told} {fault}, {where}: {claim.why}"
+        return None
 
     def _fault(self, found: Tensor, wanted: Tensor, spread: float) -> str | None:
         """Say by how much numbers ``[N, ...]`` are off; None: they are as they should be."""
@@ -205,8 +212,3 @@ def values_of(scores: Scores, row: int, nodes: IntArray) -> list[Tensor]:
     assert scores.logits is not None
     at = on_device(nodes, scores.logits.device)
     return [layer[row, at] for layer in (scores.logits, *scores.hidden)]
-
-
-def _begun(ids: IntArray, whole: Sequence[tuple[IntArray, tuple[Tensor, ...]]]) -> tuple[Tensor, ...] | None:
-    """Return the numbers of a sequence that begins with these ids."""
-    return next((values for read, values in whole if np.array_equal(read[: len(ids)], ids)), None)

@@ -60,7 +60,7 @@ def check_scores(
     Raises:
         ScoresDiffer: with what differs, and where.
 
-    Cost: about 25 passes, and ``reading`` of up to 12 sequences.
+    Cost: about 25 passes, and ``reading`` of some 16 sequences, of which one at a time is kept.
     """
     tolerance = 0.0 if bit_for_bit else TOLERANCES[oracle.dtype.itemsize]
     cache = oracle.new_cache(3, max(prefixes) + 2 * depth)

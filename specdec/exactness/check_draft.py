@@ -94,7 +94,8 @@ class _AuditedSession(WatchedSession):
         malformed = [f"  {where[b]}: {fault}" for b, fault in findings]
         if malformed:
             raise AssertionError("\n".join([f"draft {self.source.name!r} is malformed:", *malformed]))
-        for b, fault in (*honesty_findings(draft, draws, self.source.offers), *name_findings(draws)):
+        honesty = honesty_findings(draft, draws, self.source.offers, self.log.vocab_size)
+        for b, fault in (*honesty, *name_findings(draws)):
             if b not in compiled:  # what compiled code drew is compared with what ``choose`` draws
                 self.log.note(where[b], fault)
         for b, (request, length) in enumerate(zip(self.requests[rows], context.num_committed, strict=True)):

@@ -175,13 +175,13 @@ def _rank_paths(parents: list[int]) -> set[tuple[int, ...]]:
     return {*paths}
 
 
-def honesty_findings(draft: Draft, draws: list[list[Draw]], offers: Offers) -> Findings:
+def honesty_findings(draft: Draft, draws: list[list[Draw]], offers: Offers, vocab_size: int) -> Findings:
     """Yield (row, fault) for each node whose token was drawn from another law than declared, and for each lost draw.
 
     Every node with a real law is matched with a draw of its token from that law; every draw must be matched by a node,
     because dropping drawn tokens biases the output. What an inner verdict decided cannot be matched: for such a node
     only the law's form is checked, and that something was drawn. In drafts with such nodes, or with stages, a draw
-    may have another purpose than "draft", and no node.
+    may have another purpose than "draft", and no node. So may one whose law is not of ``vocab_size`` ids: a length.
     """
     for b, size in enumerate(draft.num_nodes.tolist()):
         laws = draft.node_laws[b, :size]
@@ -200,7 +200,8 @@ def honesty_findings(draft: Draft, draws: list[list[Draw]], offers: Offers) -> F
         if has_laws and not offers.laws:
             yield b, "a node declares a real law, and offers.laws is False"
         points = set() if has_laws else set(draft.tokens[b, :size].tolist())
-        yield from _draws_without_node(b, draws[b], points, draft.decided is not None or bool(draft.stages))
+        has_inner = draft.decided is not None or bool(draft.stages)
+        yield from _draws_without_node(b, draws[b], points, has_inner, vocab_size)
 
 
 def _elder_of(draft: Draft, row: int, node: int) -> int | None:
@@ -249,11 +250,14 @@ def _match(law: Tensor, token: int, elder: int | None, draws: list[Draw]) -> str
     )
 
 
-def _draws_without_node(row: int, draws: list[Draw], points: set[int], has_inner: bool) -> Findings:
-    """Yield the draws for the draft that no node stands for; ``points``: ids of nodes if none has a real law."""
+def _draws_without_node(row: int, draws: list[Draw], points: set[int], has_inner: bool, vocab_size: int) -> Findings:
+    """Yield the draws for the draft that no node stands for; ``points``: ids of nodes if none has a real law.
+
+    A law of another width than the vocabulary's, under another purpose, is of something else than a token: a length.
+    """
     for draw in draws:
         for rank, token in enumerate(draw.ids):
-            if rank in draw.used or (has_inner and draw.purpose != "draft"):
+            if rank in draw.used or (draw.purpose != "draft" and (has_inner or len(draw.law) != vocab_size)):
                 continue
             if token in points:
                 yield row, f"id {token} was drawn, and stands as a point mass: {_AS_POINT}"

@@ -6,6 +6,7 @@ from torch.nn.functional import one_hot
 
 from specdec.contracts import Draft, VerificationRule
 from specdec.laws import Laws
+from specdec.theory import check_count
 
 # How a drafted token comes to its rule, and beside whom.
 FORMS = {
@@ -39,6 +40,7 @@ def rule_distance(rule: VerificationRule, vocab_size: int = 300) -> dict[str, fl
     Guarantee: of one position. A rule that errs from the second drafted token on, or among siblings, is not seen.
     Cost: O(vocab_size ** 2); 0.1 s at 300 ids.
     """
+    check_count("vocab_size", vocab_size, least=2)
     found = {}
     for form in FORMS:
         try:

@@ -112,6 +112,15 @@ class DeclaresAnew(Chains):
         return laws.log().softmax(-1)
 
 
+class DrawsLength(Chains):
+    """Draws first how long its drafts are: which is no token."""
+
+    def draft(self, context, budget, randomness):
+        lengths = Laws.from_probs(torch.full((len(budget.max_depth), 4), 0.25, dtype=torch.float64))
+        drawn = randomness.choose(lengths, 0, 0, "length").numpy()
+        return super().draft(context, replace(budget, max_depth=np.minimum(budget.max_depth, drawn)), randomness)
+
+
 class Doubtful(Chains):
     """Has a confidence that is no number."""
 
@@ -236,6 +245,7 @@ HONEST = [
     RandomTrees(TABLE),
     Distinct(TABLE, 2),
     DeclaresAnew(TABLE, 3),
+    DrawsLength(TABLE, 3),
 ]
 LIARS = [
     (WarpedDraws(TABLE, 3), "never drawn from the law declared for it; the law it was drawn from differs by"),
@@ -304,7 +314,7 @@ def test_each_fault_of_laws_is_told_and_no_other():
 
     def told(token: int, laws: Laws, drawn: list[int], offers: Offers) -> list[str]:
         draft = Draft(torch.tensor([[token]]), torch.tensor([1]), laws=laws)
-        return [fault for _, fault in honesty_findings(draft, [[Draw(law, drawn, "draft", ("draft", 0))]], offers)]
+        return [fault for _, fault in honesty_findings(draft, [[Draw(law, drawn, "draft", ("draft", 0))]], offers, 3)]
 
     own, offers = Laws.from_probs(law[None, None]), Offers(laws=True)
     assert told(1, own, [1], offers) == told(1, point, [], offers) == []

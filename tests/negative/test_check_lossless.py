@@ -267,6 +267,15 @@ def test_a_budget_whose_rows_decide_about_each_other_is_seen(least: int, mates: 
         check_lossless(made, [0, 1], mates=mates)
 
 
+def test_a_rule_that_has_a_table_of_its_own_vocabulary_passes() -> None:
+    class OfTwo(Standard):
+        def __call__(self, draft: Draft, target_laws: Laws) -> Verdict:
+            assert bool((torch.ones(2)[draft.tokens] == 1).all())
+            return super().__call__(draft, target_laws)
+
+    check_lossless(SpeculativeDecoder(ORACLE, Chains(TABLE, 1), OfTwo()), [1, 0])
+
+
 def test_a_sound_budget_passes() -> None:
     check_lossless(budgeted(SharedBudget(1)), [0, 1], mates=[[1]])
 

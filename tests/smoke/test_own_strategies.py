@@ -122,7 +122,8 @@ def test_changed_code_of_a_users_own_is_another_experiment(argv, changed, mine, 
         "beside.py": "LENGTH = 2\n\ndef late():\n    from parcel import deep, VALUE\n",
         "parcel/__init__.py": "VALUE = 1\n",
         "parcel/inner.py": "from . import deep\nfrom .... import nothing\n",
-        "parcel/deep.py": "import parcel.inner\nimport torch\n",
+        "parcel/deep.py": "import logging\nimport parcel.inner\nimport torch\n",
+        "parcel/logging.py": "",
         "parcel/unread.py": "",
     }
     (mine.parent / "parcel").mkdir()
