@@ -87,7 +87,7 @@ def steps_of(device: Emulated | None, models: Pair, draft: DraftSource | None, *
     decoder = SpeculativeDecoder(models.target, draft, rule, max_cache_bytes=10**9)
     state, seen = decoder.start(PROMPTS, asked.pop("tokens", TOKENS), **asked), []
     while state.has_work:
-        seats = bool(state.slots.waiting)
+        seats = bool(state.slots.waiting) or state.slots.has_new
         if device is not None:
             device.reset()
         state, info = decoder.step(state)
