@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import drafts
-from experiments.harness.own_places import FORM, check_names, is_place, make_own, own_name
+from experiments.harness.own_places import FORM, check_names, is_place, make_own, own_name, told_at
 from specdec import Chain, DraftSource, Grown, Kary, Paths, ReRanked, TreeShape
+from specdec.drafting.shapes import check_shape
 
 _KINDS: dict[str, tuple[int, Callable[..., TreeShape]]] = {
     "chain": (1, Chain),
@@ -14,8 +15,6 @@ _KINDS: dict[str, tuple[int, Callable[..., TreeShape]]] = {
     "reranked": (3, ReRanked),
 }
 FORMS = f"chain:4, kary:2x3, grown:8x4, reranked:8x4x3, paths:0.0,0.1,1 or your own, {FORM}"
-# What a shape has.
-_PARTS = tuple(name for name in vars(TreeShape) if not name.startswith("_"))
 
 
 def shapes_of(texts: Sequence[str], option: str) -> dict[str, TreeShape]:
@@ -63,8 +62,7 @@ def _is_own(text: str) -> bool:
 
 def _own_shape(place: str, option: str) -> TreeShape:
     shape: TreeShape = make_own(place)
-    if lacking := [part for part in _PARTS if not hasattr(shape, part)]:
-        raise ValueError(f"{option}: what is at {place} is no shape of trees: it lacks {', '.join(lacking)}")
+    told_at(f"{option}: {place}", lambda: check_shape(shape))
     return shape
 
 

@@ -1,4 +1,4 @@
-"""No file of the product is long, and no function is longer than a screen."""
+"""No file of the product is long, no function is longer than a screen, and the whole tree stays small."""
 
 import ast
 from pathlib import Path
@@ -10,6 +10,8 @@ ROOMS = ("specdec", "drafts", "oracles", "experiments", "exactspec")
 WRITTEN = {".py", ".cpp", ".h", ".js", ".css", ".html"}
 # Lines; a function's docstring is not counted.
 OF_FILE, OF_FUNCTION = 350, 50
+# Bytes of all that is checked out, but for some small files at the root.
+OF_TREE = 90_000_000 - 50_000
 
 
 def own_lines(function: ast.FunctionDef) -> int:
@@ -31,6 +33,12 @@ def test_files_and_functions_of_the_product_are_short():
     assert {*ROOMS} <= {path.parent.name for path in paths}
     found = {str(path.relative_to(ROOT)): long_parts(path.read_text("utf-8"), path.suffix == ".py") for path in paths}
     assert {name: parts for name, parts in found.items() if parts} == {}
+
+
+def test_the_tree_stays_below_90_megabytes():
+    folders = (*ROOMS, "tests", "docs", "benchmarks")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if "__pycache__" not in path.parts]
+    assert sum(path.stat().st_size for path in files if path.is_file()) < OF_TREE
 
 
 @pytest.mark.parametrize("more", [0, 1])
